@@ -1,0 +1,11 @@
+/* interrupt.h - SIGINT and SIGTERM become a flag that long loops look at.
+ * The first signal sets the flag; a second one ends the process at once with exit status 130. */
+#ifndef FATHOM_INTERRUPT_H
+#define FATHOM_INTERRUPT_H
+
+#include <stdbool.h>
+
+void interrupt_install(void);
+bool interrupt_pending(void);
+
+#endif
