@@ -1,0 +1,368 @@
+/* depth_read.c - reading one site: in = base + gate * mix(sources), and the sums beside it.
+ *
+ * One pass per token while its S source rows are in the cache: logits (a dot product per slice,
+ * times the cached 1/rms), one softmax per head, the mix, then what the statistics need.
+ */
+#include "kernels/cpu/depth.h"
+#include "kernels/cpu/vector.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A site being read. */
+typedef struct reading {
+    const depth *axis;
+    const depth_site *planned;
+    const site_state *site;
+    size_t width, heads, slice, sources;
+    float scalar_gate;
+    float *in;      /* [rows, width] */
+    float *weights; /* [rows, heads, sources] or NULL */
+    routing_layout layout;
+    size_t sums_length; /* doubles of the layout that are summed here */
+    size_t new_pairs;
+} reading;
+
+/* One thread's scratch. */
+typedef struct workspace {
+    float *weight;     /* [heads, sources] of one token */
+    float *spare;      /* [2, heads, sources] */
+    float *norm;       /* [sources, heads] */
+    float *product;    /* [sources, heads] <v_s, mix> of a slice */
+    float *mix_square; /* [heads] */
+    float *rms;        /* [sources] */
+    float *gate;       /* [DEPTH_TILE, width] for a vector gate */
+} workspace;
+
+static size_t workspace_size(const reading *site) {
+    const bool vector = site->planned->gate == GATE_SIGMOID_VECTOR;
+    return 5 * site->heads * site->sources + site->heads + site->sources +
+           (vector ? DEPTH_TILE * site->width : 0);
+}
+
+static workspace workspace_of(const reading *site, float *memory) {
+    const size_t cells = site->heads * site->sources;
+    workspace work = {.weight = memory};
+    work.spare = work.weight + cells;
+    work.norm = work.spare + 2 * cells;
+    work.product = work.norm + cells;
+    work.mix_square = work.product + cells;
+    work.rms = work.mix_square + site->heads;
+    work.gate = work.rms + site->sources;
+    return work;
+}
+
+INLINED const value_state *source_of(const reading *site, size_t s) {
+    return &site->axis->value[site->planned->source[s]];
+}
+
+/* Logits of one token, [heads, sources]. */
+INLINED void token_logits(const reading *site, size_t row, float *logit) {
+    const size_t slice = site->slice;
+    for (size_t s = 0; s < site->sources; s++) {
+        const value_state *source = source_of(site, s);
+        const float *v = source->row + row * source->stride;
+        const float scale = source->inverse_rms[row * source->step];
+        for (size_t h = 0; h < site->heads; h++)
+            logit[h * site->sources + s] =
+                dot(site->site->folded + h * slice, v + h * slice, slice) * scale;
+    }
+}
+
+/* A softmax per head; the exponentials of all heads are one loop. */
+INLINED void head_softmaxes(float *x, size_t heads, size_t sources) {
+    for (size_t h = 0; h < heads; h++) {
+        float *row = x + h * sources;
+        const float most = largest(row, sources);
+#pragma omp simd
+        for (size_t s = 0; s < sources; s++)
+            row[s] -= most;
+    }
+#pragma omp simd
+    for (size_t i = 0; i < heads * sources; i++)
+        x[i] = exp_fast(x[i]);
+    for (size_t h = 0; h < heads; h++) {
+        float *row = x + h * sources, sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+        for (size_t s = 0; s < sources; s++)
+            sum += row[s];
+        const float scale = 1.0f / sum;
+#pragma omp simd
+        for (size_t s = 0; s < sources; s++)
+            row[s] *= scale;
+    }
+}
+
+/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order. */
+INLINED void token_mix(const reading *site, size_t row, const float *weight, float *mix) {
+    const size_t slice = site->slice;
+    for (size_t s = 0; s < site->sources; s++) {
+        const value_state *source = source_of(site, s);
+        const float *v = source->row + row * source->stride;
+        for (size_t h = 0; h < site->heads; h++) {
+            const float a = weight[h * site->sources + s];
+            const float *from = v + h * slice;
+            float *to = mix + h * slice;
+            if (s == 0)
+#pragma omp simd
+                for (size_t i = 0; i < slice; i++)
+                    to[i] = a * from[i];
+            else
+#pragma omp simd
+                for (size_t i = 0; i < slice; i++)
+                    to[i] += a * from[i];
+        }
+    }
+}
+
+INLINED void token_sums(const reading *site, size_t row, const float *mix, const workspace *work,
+                        double *sums) {
+    const size_t heads = site->heads, slice = site->slice;
+    routing_sums_add_weights(&site->layout, work->weight, sums, work->spare);
+    for (size_t h = 0; h < heads; h++)
+        work->mix_square[h] = dot(mix + h * slice, mix + h * slice, slice);
+    for (size_t s = 0; s < site->sources; s++) {
+        const value_state *source = source_of(site, s);
+        const float *v = source->row + row * source->stride;
+        work->rms[s] = source->rms[row * source->step];
+        for (size_t h = 0; h < heads; h++) {
+            work->norm[s * heads + h] = source->norm[row * source->step * heads + h];
+            work->product[s * heads + h] = dot(v + h * slice, mix + h * slice, slice);
+        }
+    }
+    routing_sums_add_geometry(&site->layout, work->weight, work->norm, work->product,
+                              work->mix_square, work->rms, sums);
+}
+
+/* Cosines over the full width of the pairs that no earlier site of this batch has summed. */
+INLINED void token_pairs(const reading *site, size_t row, double *sums) {
+    for (size_t p = 0; p < site->new_pairs; p++) {
+        const size_t *pair = site->axis->new_pair + 2 * p;
+        const value_state *a = source_of(site, pair[0]), *b = source_of(site, pair[1]);
+        const double lengths = (double)a->rms[row * a->step] * (double)b->rms[row * b->step];
+        if (a == b)
+            sums[p] += lengths / lengths;
+        else
+            sums[p] +=
+                (double)dot(a->row + row * a->stride, b->row + row * b->stride, site->width) /
+                (lengths * (double)site->width);
+    }
+}
+
+/* mix in `in` becomes base + gate * (mix or mix - base); `gate` [width]. */
+INLINED void apply_base(float *in, const float *base, const float *gate, bool interpolates,
+                        size_t width) {
+    if (interpolates)
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            in[i] = base[i] + gate[i] * (in[i] - base[i]);
+    else
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            in[i] = base[i] + gate[i] * in[i];
+}
+
+INLINED void apply_base_scalar(float *in, const float *base, float gate, bool interpolates,
+                               size_t width) {
+    if (interpolates)
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            in[i] = base[i] + gate * (in[i] - base[i]);
+    else
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            in[i] = base[i] + gate * in[i];
+}
+
+/* sigmoid(W base + b) of a tile. */
+INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate) {
+    const size_t width = site->width;
+    const value_state *base = &site->axis->value[site->planned->base];
+    const float *bias = floats(site->site->weights.gate_bias);
+    sgemm(true, tile->rows, width, width, 1.0f, base->row + tile->first * base->stride,
+          base->stride, floats(site->site->weights.gate), width, 0.0f, gate, width);
+    for (size_t r = 0; r < tile->rows; r++) {
+        float *row = gate + r * width;
+        if (bias)
+#pragma omp simd
+            for (size_t i = 0; i < width; i++)
+                row[i] += bias[i];
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            row[i] = 1.0f / (1.0f + exp_fast(0.0f - row[i]));
+    }
+}
+
+CLONES static void read_tile(const reading *site, const row_tile *tile, float *memory,
+                             double *partial) {
+    const workspace work = workspace_of(site, memory);
+    const size_t width = site->width, cells = site->heads * site->sources;
+    const value_state *base =
+        site->planned->base == NO_VALUE ? NULL : &site->axis->value[site->planned->base];
+    const bool vector = base && site->planned->gate == GATE_SIGMOID_VECTOR;
+    /* An interpolation without a gate is the mix itself. */
+    const bool mix_only =
+        !base || (site->planned->interpolates && site->planned->gate == GATE_NONE);
+    if (vector)
+        vector_gate(site, tile, work.gate);
+    if (partial)
+        memset(partial, 0, (site->sums_length + site->new_pairs) * sizeof *partial);
+    for (size_t r = 0; r < tile->rows; r++) {
+        const size_t row = tile->first + r;
+        float *in = site->in + row * width;
+        token_logits(site, row, work.weight);
+        head_softmaxes(work.weight, site->heads, site->sources);
+        token_mix(site, row, work.weight, in);
+        if (site->weights)
+            memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
+        if (partial && tile->position + r >= site->axis->wants.skip_first) {
+            token_sums(site, row, in, &work, partial);
+            token_pairs(site, row, partial + site->sums_length);
+        }
+        if (mix_only)
+            continue;
+        const float *from = base->row + row * base->stride;
+        if (vector)
+            apply_base(in, from, work.gate + r * width, site->planned->interpolates, width);
+        else
+            apply_base_scalar(in, from, site->scalar_gate, site->planned->interpolates, width);
+    }
+}
+
+/* Lists the pairs of this site's sources that are still unknown, and marks them known. */
+static size_t find_new_pairs(depth *axis, const depth_site *planned) {
+    size_t count = 0;
+    for (size_t i = 0; i < (size_t)planned->sources; i++)
+        for (size_t j = 0; j <= i; j++) {
+            const size_t pair = pair_index(axis->value[planned->source[i]].index,
+                                           axis->value[planned->source[j]].index);
+            if (axis->pair_known[pair])
+                continue;
+            axis->pair_known[pair] = true;
+            axis->new_pair[2 * count] = i;
+            axis->new_pair[2 * count + 1] = j;
+            count++;
+        }
+    return count;
+}
+
+/* Adds the tiles' sums to their sequences', in order. */
+static void add_partials(depth *axis, const reading *site, double *sums, size_t tiles) {
+    const size_t length = site->sums_length, stride = length + site->new_pairs;
+    const depth_site *planned = site->planned;
+    memset(sums, 0, axis->layout.sequences * length * sizeof *sums);
+    for (size_t p = 0; p < site->new_pairs; p++) {
+        const size_t *pair = axis->new_pair + 2 * p;
+        const size_t index = pair_index(axis->value[planned->source[pair[0]]].index,
+                                        axis->value[planned->source[pair[1]]].index);
+        double *sum = axis->pair_sum + index * axis->max_sequences;
+        memset(sum, 0, axis->layout.sequences * sizeof *sum);
+        for (size_t t = 0; t < tiles; t++)
+            sum[axis->device->tile[t].sequence] += axis->partial[t * stride + length + p];
+    }
+    for (size_t t = 0; t < tiles; t++) {
+        double *to = sums + axis->device->tile[t].sequence * length;
+        for (size_t i = 0; i < length; i++)
+            to[i] += axis->partial[t * stride + i];
+    }
+}
+
+/* A site without sources passes its base on; of its sums only the tokens are defined. */
+static void read_base(depth *axis, const depth_site *planned, site_state *site, float *in) {
+    const value_state *base = &axis->value[planned->base];
+    const size_t width = axis->plan->width;
+#pragma omp parallel for num_threads(axis->device->threads) schedule(static)
+    for (size_t r = 0; r < axis->layout.rows; r++)
+        memcpy(in + r * width, base->row + r * base->stride, width * sizeof *in);
+    if (!axis->wants.sums)
+        return;
+    for (size_t b = 0; b < axis->layout.sequences; b++) {
+        const size_t tokens = axis->start[b + 1] - axis->start[b], skip = axis->wants.skip_first;
+        double *sums = site->sums + b * site->sums_length;
+        for (size_t i = 0; i < site->sums_length; i++)
+            sums[i] = NAN;
+        sums[routing_layout_of(axis->plan->heads, 0, false, false).tokens] =
+            tokens > skip ? (double)(tokens - skip) : 0.0;
+    }
+}
+
+static float scalar_gate(const depth_site *planned, const site_weights *weights) {
+    if (planned->gate == GATE_ALPHA)
+        return *floats(weights->gate);
+    if (planned->gate == GATE_SIGMOID_SCALAR)
+        return (float)(1.0 / (1.0 + exp(-(double)*floats(weights->gate))));
+    return 1.0f;
+}
+
+static int check_read(const depth *axis, const depth_read_args *args, status *st) {
+    const depth_plan *plan = axis->plan;
+    if (args->site >= plan->sites)
+        return status_fail(st, "depth axis: site %zu of %zu", args->site, plan->sites);
+    const depth_site *planned = &plan->site[args->site];
+    for (int i = -1; i < planned->sources; i++) {
+        const int value = i < 0 ? planned->base : planned->source[i];
+        if (value != NO_VALUE && !axis->value[value].made)
+            return status_fail(st, "depth axis: site %zu reads value %d before it is made",
+                               args->site, value);
+    }
+    if (cpu_dimension(plan->width, "depth: width", st) ||
+        cpu_holds(args->in, axis->layout.rows, plan->width, "depth: in", st) ||
+        (args->weights && cpu_holds(args->weights, axis->layout.rows,
+                                    plan->heads * (size_t)planned->sources, "depth: weights", st)))
+        return FAILED;
+    return DONE;
+}
+
+int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
+    if (check_read(axis, args, st))
+        return FAILED;
+    const depth_plan *plan = axis->plan;
+    const depth_site *planned = &plan->site[args->site];
+    site_state *state = &axis->site[args->site];
+    state->read = true;
+    if (planned->sources == 0) {
+        read_base(axis, planned, state, floats(args->in));
+        return DONE;
+    }
+    reading site = {
+        .axis = axis,
+        .planned = planned,
+        .site = state,
+        .width = plan->width,
+        .heads = plan->heads,
+        .slice = plan->width / plan->heads,
+        .sources = (size_t)planned->sources,
+        .scalar_gate = planned->base == NO_VALUE ? 1.0f : scalar_gate(planned, &state->weights),
+        .in = floats(args->in),
+        .weights = floats(args->weights),
+        .layout = routing_layout_of(plan->heads, (size_t)planned->sources, planned->null_source,
+                                    axis->wants.pairs),
+        .sums_length = state->sums_length,
+    };
+    size_t tiles, stride, partial_stride = 0;
+    float *scratch;
+    if (cpu_tiles(axis->device, &axis->layout, DEPTH_TILE, &tiles, st) ||
+        cpu_scratch(axis->device, workspace_size(&site), &scratch, &stride, st))
+        return FAILED;
+    if (axis->wants.sums) {
+        site.new_pairs = axis->wants.pairs ? find_new_pairs(axis, planned) : 0;
+        partial_stride = site.sums_length + site.new_pairs;
+        if (tiles * partial_stride > axis->partial_capacity) {
+            free(axis->partial);
+            axis->partial_capacity = 0;
+            axis->partial = mem_array(tiles, partial_stride * sizeof(double), "routing sums", st);
+            if (!axis->partial)
+                return FAILED;
+            axis->partial_capacity = tiles * partial_stride;
+        }
+    }
+#pragma omp parallel for num_threads(axis->device->threads) schedule(dynamic)
+    for (size_t t = 0; t < tiles; t++)
+        read_tile(&site, &axis->device->tile[t], scratch + (size_t)omp_get_thread_num() * stride,
+                  axis->wants.sums ? axis->partial + t * partial_stride : NULL);
+    if (axis->wants.sums)
+        add_partials(axis, &site, state->sums, tiles);
+    return DONE;
+}

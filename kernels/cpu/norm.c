@@ -1,0 +1,57 @@
+/* norm.c - RMSNorm and LayerNorm of rows; the statistics of a row are taken in fp64. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+
+#include <math.h>
+
+CLONES static void rms_row(const norm_args *args, const float *in, float *out) {
+    const size_t width = args->width;
+    const float *gain = floats(args->gain), *bias = floats(args->bias);
+    const float scale =
+        (float)(1.0 / sqrt(sum_squares(in, width) / (double)width + (double)args->eps));
+#pragma omp simd
+    for (size_t i = 0; i < width; i++)
+        out[i] = in[i] * scale * gain[i];
+    if (bias)
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            out[i] += bias[i];
+}
+
+CLONES static void layer_row(const norm_args *args, const float *in, float *out) {
+    const size_t width = args->width;
+    const float *gain = floats(args->gain), *bias = floats(args->bias);
+    double sum = 0.0, squares = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = 0; i < width; i++)
+        sum += (double)in[i];
+    const double mean = sum / (double)width;
+#pragma omp simd reduction(+ : squares)
+    for (size_t i = 0; i < width; i++)
+        squares += ((double)in[i] - mean) * ((double)in[i] - mean);
+    const double scale = 1.0 / sqrt(squares / (double)width + (double)args->eps);
+#pragma omp simd
+    for (size_t i = 0; i < width; i++)
+        out[i] = (float)(((double)in[i] - mean) * scale) * gain[i];
+    if (bias)
+#pragma omp simd
+        for (size_t i = 0; i < width; i++)
+            out[i] += bias[i];
+}
+
+int cpu_norm(backend *device, const norm_args *args, status *st) {
+    const size_t width = args->width;
+    if (cpu_holds(args->in, args->rows, width, "norm: in", st) ||
+        cpu_holds(args->gain, 1, width, "norm: gain", st) ||
+        (args->bias && cpu_holds(args->bias, 1, width, "norm: bias", st)) ||
+        cpu_holds(args->out, args->rows, width, "norm: out", st))
+        return FAILED;
+    const float *in = floats(args->in);
+    float *out = floats(args->out);
+    void (*const row)(const norm_args *, const float *, float *) =
+        args->kind == NORM_RMS ? rms_row : layer_row;
+#pragma omp parallel for num_threads(device->threads) schedule(static)
+    for (size_t r = 0; r < args->rows; r++)
+        row(args, in + r * width, out + r * width);
+    return DONE;
+}
