@@ -1,0 +1,92 @@
+/* session.h - one run of one model: buffers for a batch, and the instrumented forward pass.
+ *
+ *     session *s;
+ *     session_limits limits = {.rows = 2048, .sequences = 8, .longest = 256};
+ *     if (session_create(model, program, &limits, &s, st)) return FAILED;
+ *     if (session_forward(s, &batch, &observer, st)) return FAILED;
+ *     session_free(s);
+ *
+ * The pass is blind to modes: it follows the depth program. What is observed never changes what is
+ * computed: with and without an observer every output has the same bits.
+ */
+#ifndef FATHOM_SESSION_H
+#define FATHOM_SESSION_H
+
+#include "runtime/depth_program.h"
+#include "runtime/model.h"
+
+#include <stdint.h>
+
+typedef struct session session;
+
+typedef struct session_limits {
+    size_t rows;      /* tokens in a batch, at most */
+    size_t sequences; /* in a batch, at most */
+    size_t longest;   /* tokens in a sequence, at most */
+} session_limits;
+
+typedef struct batch {
+    batch_layout layout;
+    const int32_t *id; /* [rows] */
+} batch;
+
+/* Everything below is host memory, valid during the call, rows as in the batch's layout. A pointer
+ * is NULL where the observer did not want it or where it does not exist. */
+typedef struct site_view {
+    size_t site;
+    size_t sources;
+    const float *in_rms;  /* [rows] */
+    const float *in;      /* [rows, width] */
+    const float *weights; /* [rows, heads, sources] */
+    const double *sums;   /* [sequences, sums_layout.total] */
+    routing_layout sums_layout;
+} site_view;
+
+typedef struct sublayer_view {
+    const depth_sublayer *sublayer;
+    const float *out_rms, *out_absmax;                        /* [rows] */
+    const float *state_rms, *state_absmax, *state_median_abs; /* [rows] */
+    const int32_t *state_absmax_channel;                      /* [rows] */
+    const float *out, *state;                                 /* [rows, width] */
+    const float *attention_entropy;          /* [rows, query_heads]; attention sublayers */
+    const float *attention_first_token_mass; /* [rows, query_heads] */
+    const float *attention_pattern;          /* as attention_args.pattern */
+} sublayer_view;
+
+typedef struct head_view {
+    const float *loss;   /* [rows]: of predicting the NEXT token; NaN at each sequence's last row */
+    const float *logits; /* [rows, vocabulary] */
+} head_view;
+
+typedef struct observer {
+    void *self;
+    bool magnitudes;    /* rms, absmax, median of in, out, state */
+    bool routing_sums;  /* site_view.sums */
+    bool routing_pairs; /* with head_js and source_cos */
+    size_t skip_first;  /* leading positions left out of the sums */
+    bool weights;       /* site_view.weights */
+    bool logits;
+    bool attention;      /* entropy and first-token mass */
+    const bool *pattern; /* [layers] attention patterns, or NULL: none */
+    const bool *in;      /* [sites] whole tensors, or NULL: none */
+    const bool *out;     /* [2 * layers], likewise */
+    const bool *state;   /* [2 * layers], likewise */
+    /* Each may be NULL. A non-zero return (FAILED, INTERRUPTED) stops the pass and is returned. */
+    int (*on_site)(void *self, const batch *b, const site_view *view, status *st);
+    int (*on_sublayer)(void *self, const batch *b, const sublayer_view *view, status *st);
+    int (*on_head)(void *self, const batch *b, const head_view *view, status *st);
+} observer;
+
+/* The model and the program must outlive the session. */
+int session_create(const model *m, const depth_program *program, const session_limits *limits,
+                   session **out, status *st) MUST_USE;
+void session_free(session *s); /* NULL allowed */
+
+/* Bytes that session_create will take with these limits, for a forecast. */
+size_t session_bytes(const model *m, const depth_program *program, const session_limits *limits);
+
+/* Runs one batch. Token ids are checked against the vocabulary (the error names the position).
+ * `watch` may be NULL. */
+int session_forward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
+
+#endif
