@@ -1,0 +1,124 @@
+/* model.c - opening and closing a model, and its public face. */
+#include "runtime/model.h"
+
+#include "runtime/base/log.h"
+#include "runtime/model_load.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows of the rotary tables where the caller does not say: some configurations name millions. */
+enum { ROPE_ROWS_DEFAULT = 1 << 17 };
+
+static int check_options(const model_options *options, status *st) {
+    const char *device = options->device ? options->device : "auto";
+    const char *dtype = options->dtype ? options->dtype : "fp32";
+    if (strncmp(device, "cuda", 4) == 0)
+        return status_fail(
+            st, "device \"%s\": this build has no CUDA backend; expected auto or cpu", device);
+    if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
+        return status_fail(st, "device \"%s\": not known; expected auto or cpu", device);
+    if (strcmp(dtype, "bf16") == 0)
+        return status_fail(st, "dtype \"bf16\": the CPU backend computes in fp32 only");
+    if (strcmp(dtype, "fp32") != 0)
+        return status_fail(st, "dtype \"%s\": not known; expected fp32", dtype);
+    return DONE;
+}
+
+static int open_parts(model *m, const char *dir, const model_options *options, status *st) {
+    if (check_options(options, st))
+        return FAILED;
+    m->path = mem_text(dir, st);
+    if (!m->path || config_read(dir, options->routing_heads, &m->config, &m->config_text, st) ||
+        checkpoint_open(dir, &m->weights_file, st) || model_match(m, st) ||
+        model_settle_head(m, st))
+        return FAILED;
+    if (options->describe)
+        return DONE;
+    m->weights.rope_positions = options->positions ? options->positions : m->config.positions;
+    if (!options->positions && m->weights.rope_positions > ROPE_ROWS_DEFAULT)
+        m->weights.rope_positions = ROPE_ROWS_DEFAULT;
+    m->k = kernels_find("cpu", st);
+    backend_options device = {.threads = options->threads, .device = "cpu", .dtype = "fp32"};
+    if (!m->k || m->k->open(&device, &m->device, st))
+        return FAILED;
+    return model_read(m, st);
+}
+
+int model_open(const char *dir, const model_options *options, model **out, status *st) {
+    *out = NULL;
+    model *m = mem_array(1, sizeof *m, "a model", st);
+    if (!m)
+        return FAILED;
+    if (open_parts(m, dir, options, st)) {
+        model_close(m);
+        return FAILED;
+    }
+    *out = m;
+    return DONE;
+}
+
+void model_close(model *m) {
+    if (!m)
+        return;
+    for (size_t i = 0; i < m->owned_count; i++)
+        m->k->buffer_free(m->device, m->owned[i]);
+    if (m->device)
+        m->k->close(m->device);
+    checkpoint_close(m->weights_file);
+    free(m->owned);
+    free(m->wanted);
+    free(m->param);
+    free(m->weights.layer);
+    free(m->config_text);
+    free(m->path);
+    free(m);
+}
+
+const model_config *model_configuration(const model *m) {
+    return &m->config;
+}
+
+const model_weights *model_tensors(const model *m) {
+    return &m->weights;
+}
+
+const kernels *model_kernels(const model *m) {
+    return m->k;
+}
+
+backend *model_backend(const model *m) {
+    return m->device;
+}
+
+const char *model_path(const model *m) {
+    return m->path;
+}
+
+const char *model_config_text(const model *m) {
+    return m->config_text;
+}
+
+const checkpoint *model_checkpoint(const model *m) {
+    return m->weights_file;
+}
+
+const char *model_weights_dtype(const model *m) {
+    return m->dtype;
+}
+
+const char *model_head_text(const model *m) {
+    return m->head_text;
+}
+
+size_t model_params(const model *m) {
+    return m->params;
+}
+
+const model_param *model_param_at(const model *m, size_t index) {
+    return &m->param[index];
+}
+
+size_t model_parameters(const model *m) {
+    return m->parameters;
+}
