@@ -117,13 +117,15 @@ CLONES void routing_sums_add_weights(const routing_layout *layout, const float *
         sums[layout->top1 + h] += (double)largest(a + h * sources, sources);
         add_ages(layout, a + h * sources, sums, h);
     }
-    const float share = 1.0f / (float)heads;
     for (size_t s = 0; s < sources; s++)
-        spare[s] = a[s] * share;
+        spare[s] = a[s];
     for (size_t h = 1; h < heads; h++)
 #pragma omp simd
         for (size_t s = 0; s < sources; s++)
-            spare[s] += a[h * sources + s] * share;
+            spare[s] += a[h * sources + s];
+#pragma omp simd
+    for (size_t s = 0; s < sources; s++)
+        spare[s] /= (float)heads; /* a division: the mean of H ones is exactly 1 */
     sums[layout->head_divergence] +=
         not_negative((float)((double)entropy(spare, sources) - entropies / (double)heads));
     if (layout->head_js != NO_FIELD)

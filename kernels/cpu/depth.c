@@ -23,6 +23,7 @@ void cpu_depth_free(depth *axis) {
         free(axis->site[s].sums);
     }
     free(axis->slot);
+    free(axis->holds);
     free(axis->value);
     free(axis->site);
     free(axis->zero);
@@ -154,7 +155,8 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
     axis->site = mem_array(plan->sites, sizeof *axis->site, "depth sites", st);
     axis->zero = mem_array(plan->width, sizeof *axis->zero, "depth values", st);
     axis->start = mem_array(options->max_sequences + 1, sizeof *axis->start, "batch layout", st);
-    if (!axis->slot || !axis->value || !axis->site || !axis->zero || !axis->start)
+    axis->holds = mem_array(plan->slots, sizeof *axis->holds, "depth slots", st);
+    if (!axis->slot || !axis->holds || !axis->value || !axis->site || !axis->zero || !axis->start)
         goto failed;
     for (size_t i = 0; i < plan->slots; i++)
         if (kernels_cpu.buffer_create(device, bytes, &axis->slot[i], st))
@@ -213,8 +215,8 @@ int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *
     axis->layout = (batch_layout){layout->sequences, layout->rows, axis->start};
     axis->wants = *wants;
     axis->wants.pairs = wants->pairs && wants->sums;
-    for (size_t v = 0; v < axis->plan->values; v++)
-        axis->value[v].made = axis->value[v].stride == 0;
+    for (size_t i = 0; i < axis->plan->slots; i++)
+        axis->holds[i] = NO_VALUE;
     for (size_t s = 0; s < axis->plan->sites; s++)
         axis->site[s].read = false;
     return axis->wants.sums ? begin_sums(axis, st) : DONE;
@@ -273,7 +275,7 @@ static void finish_value(depth *axis, size_t v) {
         if (value->source)
             cpu_depth_cache(axis, value, first, count);
     }
-    value->made = true;
+    axis->holds[planned->slot] = (int)v;
 }
 
 int cpu_depth_made(depth *axis, size_t value, status *st) {
@@ -282,9 +284,15 @@ int cpu_depth_made(depth *axis, size_t value, status *st) {
         (plan->value[value].kind != VALUE_EMB && plan->value[value].kind != VALUE_OUT))
         return status_fail(st, "depth axis: value %zu is not one that is written", value);
     finish_value(axis, value);
-    for (size_t v = value + 1; v < plan->values && plan->value[v].kind != VALUE_OUT; v++)
-        if (plan->value[v].kind == VALUE_ADD || plan->value[v].kind == VALUE_SUB)
-            finish_value(axis, v);
+    for (size_t v = value + 1; v < plan->values && plan->value[v].kind != VALUE_OUT; v++) {
+        const depth_value *next = &plan->value[v];
+        if (next->kind != VALUE_ADD && next->kind != VALUE_SUB)
+            continue;
+        if (!cpu_depth_holds(axis, (size_t)next->a) || !cpu_depth_holds(axis, (size_t)next->b))
+            return status_fail(st, "depth axis: value %zu: operand %d or %d is not there", v,
+                               next->a, next->b);
+        finish_value(axis, v);
+    }
     return DONE;
 }
 

@@ -8,7 +8,6 @@
  * rms[r * step], inverse_rms[r * step] and norm[r * step * heads]. A value that is the same for
  * every token (NULL, ZERO) has stride = step = 0 and one cached row. */
 typedef struct value_state {
-    bool made;    /* in this batch */
     bool source;  /* some site reads it as a source: its norms are cached */
     size_t index; /* its number among the sources, for the table of pairs */
     const float *row;
@@ -31,6 +30,7 @@ struct depth {
     const depth_plan *plan;
     size_t max_rows, max_sequences;
     buffer **slot;      /* [plan->slots] of [max_rows, width] */
+    int *holds;         /* [plan->slots] the value made there last in this batch, or NO_VALUE */
     value_state *value; /* [plan->values] */
     site_state *site;   /* [plan->sites] */
     float *zero;        /* [width] of zeros: a VALUE_ZERO's row */
@@ -53,6 +53,12 @@ enum { DEPTH_TILE = 32 }; /* rows of a tile: sequences of a few hundred tokens f
 
 /* Fills what is cached of rows first .. first + rows - 1 of a source. */
 void cpu_depth_cache(const depth *axis, value_state *value, size_t first, size_t rows);
+
+/* Whether a value is made and still in its slot. */
+static inline bool cpu_depth_holds(const depth *axis, size_t value) {
+    const int slot = axis->plan->value[value].slot;
+    return slot < 0 || axis->holds[slot] == (int)value;
+}
 
 /* Number of an unordered pair of source indices. */
 static inline size_t pair_index(size_t i, size_t j) {

@@ -27,6 +27,7 @@ typedef struct reading {
 
 /* One thread's scratch. */
 typedef struct workspace {
+    const float **v;   /* [sources] rows of one token */
     float *weight;     /* [heads, sources] of one token */
     float *spare;      /* [2, heads, sources] */
     float *norm;       /* [sources, heads] */
@@ -36,15 +37,18 @@ typedef struct workspace {
     float *gate;       /* [DEPTH_TILE, width] for a vector gate */
 } workspace;
 
+/* In floats. */
 static size_t workspace_size(const reading *site) {
     const bool vector = site->planned->gate == GATE_SIGMOID_VECTOR;
-    return 5 * site->heads * site->sources + site->heads + site->sources +
+    const size_t pointer = sizeof(const float *) / sizeof(uint32_t);
+    return site->sources * (pointer + 5 * site->heads + 1) + site->heads +
            (vector ? DEPTH_TILE * site->width : 0);
 }
 
 static workspace workspace_of(const reading *site, float *memory) {
     const size_t cells = site->heads * site->sources;
-    workspace work = {.weight = memory};
+    workspace work = {.v = (const float **)(void *)memory};
+    work.weight = (float *)(void *)(work.v + site->sources);
     work.spare = work.weight + cells;
     work.norm = work.spare + 2 * cells;
     work.product = work.norm + cells;
@@ -58,16 +62,19 @@ INLINED const value_state *source_of(const reading *site, size_t s) {
     return &site->axis->value[site->planned->source[s]];
 }
 
-/* Logits of one token, [heads, sources]. */
-INLINED void token_logits(const reading *site, size_t row, float *logit) {
-    const size_t slice = site->slice;
+/* Logits of one token, [heads, sources]. The next token's rows are fetched meanwhile: S rows far
+ * apart are more streams than the hardware foresees. */
+INLINED void token_logits(const reading *site, size_t row, bool last, const float *const *v,
+                          float *logit) {
+    const size_t slice = site->slice, line = 64 / sizeof(float);
     for (size_t s = 0; s < site->sources; s++) {
         const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
         const float scale = source->inverse_rms[row * source->step];
+        for (size_t i = 0; !last && i < site->width; i += line)
+            __builtin_prefetch(v[s] + source->stride + i);
         for (size_t h = 0; h < site->heads; h++)
             logit[h * site->sources + s] =
-                dot(site->site->folded + h * slice, v + h * slice, slice) * scale;
+                dot(site->site->folded + h * slice, v[s] + h * slice, slice) * scale;
     }
 }
 
@@ -95,24 +102,33 @@ INLINED void head_softmaxes(float *x, size_t heads, size_t sources) {
     }
 }
 
-/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order. */
-INLINED void token_mix(const reading *site, size_t row, const float *weight, float *mix) {
-    const size_t slice = site->slice;
-    for (size_t s = 0; s < site->sources; s++) {
-        const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
-        for (size_t h = 0; h < site->heads; h++) {
-            const float a = weight[h * site->sources + s];
-            const float *from = v + h * slice;
-            float *to = mix + h * slice;
-            if (s == 0)
-#pragma omp simd
-                for (size_t i = 0; i < slice; i++)
-                    to[i] = a * from[i];
-            else
-#pragma omp simd
-                for (size_t i = 0; i < slice; i++)
-                    to[i] += a * from[i];
+/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order; channels in pairs of lanes. */
+INLINED void token_mix(const reading *site, const float *const *v, const float *weight,
+                       float *mix) {
+    const size_t slice = site->slice, sources = site->sources;
+    for (size_t h = 0; h < site->heads; h++) {
+        const float *a = weight + h * sources;
+        const size_t end = (h + 1) * slice;
+        size_t i = h * slice;
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            lanes low, high, x;
+            lanes_load(&x, v[0] + i);
+            low = a[0] * x;
+            lanes_load(&x, v[0] + i + LANES);
+            high = a[0] * x;
+            for (size_t s = 1; s < sources; s++) {
+                lanes_load(&x, v[s] + i);
+                low += a[s] * x;
+                lanes_load(&x, v[s] + i + LANES);
+                high += a[s] * x;
+            }
+            memcpy(mix + i, &low, sizeof low);
+            memcpy(mix + i + LANES, &high, sizeof high);
+        }
+        for (; i < end; i++) {
+            mix[i] = a[0] * v[0][i];
+            for (size_t s = 1; s < sources; s++)
+                mix[i] += a[s] * v[s][i];
         }
     }
 }
@@ -125,11 +141,10 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
         work->mix_square[h] = dot(mix + h * slice, mix + h * slice, slice);
     for (size_t s = 0; s < site->sources; s++) {
         const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
         work->rms[s] = source->rms[row * source->step];
         for (size_t h = 0; h < heads; h++) {
             work->norm[s * heads + h] = source->norm[row * source->step * heads + h];
-            work->product[s * heads + h] = dot(v + h * slice, mix + h * slice, slice);
+            work->product[s * heads + h] = dot(work->v[s] + h * slice, mix + h * slice, slice);
         }
     }
     routing_sums_add_geometry(&site->layout, work->weight, work->norm, work->product,
@@ -137,7 +152,7 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
 }
 
 /* Cosines over the full width of the pairs that no earlier site of this batch has summed. */
-INLINED void token_pairs(const reading *site, size_t row, double *sums) {
+INLINED void token_pairs(const reading *site, size_t row, const float *const *v, double *sums) {
     for (size_t p = 0; p < site->new_pairs; p++) {
         const size_t *pair = site->axis->new_pair + 2 * p;
         const value_state *a = source_of(site, pair[0]), *b = source_of(site, pair[1]);
@@ -146,8 +161,7 @@ INLINED void token_pairs(const reading *site, size_t row, double *sums) {
             sums[p] += lengths / lengths;
         else
             sums[p] +=
-                (double)dot(a->row + row * a->stride, b->row + row * b->stride, site->width) /
-                (lengths * (double)site->width);
+                (double)dot(v[pair[0]], v[pair[1]], site->width) / (lengths * (double)site->width);
     }
 }
 
@@ -176,14 +190,15 @@ INLINED void apply_base_scalar(float *in, const float *base, float gate, bool in
             in[i] = base[i] + gate * in[i];
 }
 
-/* sigmoid(W base + b) of a tile. */
+/* sigmoid(W base + b) of a tile; of one row where the base is the same for every token. */
 INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate) {
     const size_t width = site->width;
     const value_state *base = &site->axis->value[site->planned->base];
     const float *bias = floats(site->site->weights.gate_bias);
-    sgemm(true, tile->rows, width, width, 1.0f, base->row + tile->first * base->stride,
-          base->stride, floats(site->site->weights.gate), width, 0.0f, gate, width);
-    for (size_t r = 0; r < tile->rows; r++) {
+    const size_t rows = base->stride ? tile->rows : 1;
+    sgemm(true, rows, width, width, 1.0f, base->row + tile->first * base->stride, width,
+          floats(site->site->weights.gate), width, 0.0f, gate, width);
+    for (size_t r = 0; r < rows; r++) {
         float *row = gate + r * width;
         if (bias)
 #pragma omp simd
@@ -212,20 +227,22 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
     for (size_t r = 0; r < tile->rows; r++) {
         const size_t row = tile->first + r;
         float *in = site->in + row * width;
-        token_logits(site, row, work.weight);
+        for (size_t s = 0; s < site->sources; s++)
+            work.v[s] = source_of(site, s)->row + row * source_of(site, s)->stride;
+        token_logits(site, row, r + 1 == tile->rows, work.v, work.weight);
         head_softmaxes(work.weight, site->heads, site->sources);
-        token_mix(site, row, work.weight, in);
+        token_mix(site, work.v, work.weight, in);
         if (site->weights)
             memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
         if (partial && tile->position + r >= site->axis->wants.skip_first) {
             token_sums(site, row, in, &work, partial);
-            token_pairs(site, row, partial + site->sums_length);
+            token_pairs(site, row, work.v, partial + site->sums_length);
         }
         if (mix_only)
             continue;
         const float *from = base->row + row * base->stride;
         if (vector)
-            apply_base(in, from, work.gate + r * width, site->planned->interpolates, width);
+            apply_base(in, from, work.gate + r * base->stride, site->planned->interpolates, width);
         else
             apply_base_scalar(in, from, site->scalar_gate, site->planned->interpolates, width);
     }
@@ -301,11 +318,16 @@ static int check_read(const depth *axis, const depth_read_args *args, status *st
     if (args->site >= plan->sites)
         return status_fail(st, "depth axis: site %zu of %zu", args->site, plan->sites);
     const depth_site *planned = &plan->site[args->site];
+    if (planned->sources == 0 && planned->base == NO_VALUE)
+        return status_fail(st, "depth axis: site %zu reads nothing", args->site);
     for (int i = -1; i < planned->sources; i++) {
         const int value = i < 0 ? planned->base : planned->source[i];
-        if (value != NO_VALUE && !axis->value[value].made)
-            return status_fail(st, "depth axis: site %zu reads value %d before it is made",
-                               args->site, value);
+        if (value != NO_VALUE && !cpu_depth_holds(axis, (size_t)value))
+            return status_fail(
+                st,
+                "depth axis: site %zu reads value %d, which is not made yet or whose "
+                "slot is used again",
+                args->site, value);
     }
     if (cpu_dimension(plan->width, "depth: width", st) ||
         cpu_holds(args->in, axis->layout.rows, plan->width, "depth: in", st) ||
