@@ -443,6 +443,8 @@ int config_read(const char *dir, size_t routing_heads, model_config *config, cha
                 status *st) {
     char *read = NULL, path[4096];
     size_t bytes;
+    if (text)
+        *text = NULL;
     if ((size_t)snprintf(path, sizeof path, "%s/config.json", dir) >= sizeof path)
         return status_fail(st, "%.100s…: path too long", dir);
     if (text_read(path, CONFIG_BYTES_MAX, &read, &bytes, st))

@@ -17,8 +17,12 @@
 #define COMMANDS                                                                                   \
     COMMAND("data", tokenize, "turn a text into a token file")                                     \
     COMMAND("model", info, "describe a checkpoint: sizes, modes, sites, routers")                  \
+    COMMAND("model", eval, "mean loss and perplexity of a checkpoint over text or tokens")         \
     COMMAND("record", capture, "run a checkpoint over text and record how it reads its layers")    \
+    COMMAND("record", show, "what a recording holds")                                              \
+    COMMAND("record", check, "check every invariant of recordings, one line each")                 \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
+    COMMAND("figures", plot, "draw the figures of a table with gnuplot")                           \
     COMMAND("other", version, "version, compiler, flags and libraries of this build")              \
     COMMAND("other", help, "this list, or the help of one command")
 

@@ -4,11 +4,12 @@
 #include "runtime/base/log.h"
 #include "runtime/rope.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE = 1 << 20, WARNINGS_MAX = 8 }; /* elements read at a time */
+enum { PIECE = 1 << 16, WARNINGS_MAX = 8 }; /* elements read at a time */
 
 /* NaN and Inf values of one tensor. */
 typedef struct nonfinite {
@@ -16,7 +17,11 @@ typedef struct nonfinite {
 } nonfinite;
 
 static void count_nonfinite(const float *value, size_t count, size_t first, nonfinite *found) {
-    for (size_t i = 0; i < count; i++) {
+    size_t bad = 0;
+#pragma omp simd reduction(+ : bad)
+    for (size_t i = 0; i < count; i++)
+        bad += !(fabsf(value[i]) <= FLT_MAX);
+    for (size_t i = 0; i < count && bad; i++) {
         if (isfinite(value[i]))
             continue;
         if (found->nans + found->infinities == 0)

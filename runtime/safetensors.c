@@ -277,14 +277,12 @@ static int table_fill(checkpoint *ck, index_entry *index, size_t entries, status
             return FAILED;
     }
     qsort(ck->tensor, ck->tensors, sizeof *ck->tensor, by_name);
-    for (size_t i = 1; i < ck->tensors; i++)
-        if (strcmp(ck->tensor[i - 1].name, ck->tensor[i].name) == 0)
-            return status_fail(st, "%s: %s: named twice%s%s",
-                               checkpoint_file(ck, ck->tensor[i].file), ck->tensor[i].name,
-                               ck->tensor[i].file == ck->tensor[i - 1].file ? "" : ", also in ",
-                               ck->tensor[i].file == ck->tensor[i - 1].file
-                                   ? ""
-                                   : checkpoint_file(ck, ck->tensor[i - 1].file));
+    for (size_t i = 1; i < ck->tensors; i++) {
+        const tensor_info *t = &ck->tensor[i];
+        if (strcmp(t[-1].name, t->name) == 0)
+            return status_fail(st, "%s: %s: named twice (also in %s)", ck->file[t->file].path,
+                               t->name, ck->file[t[-1].file].path);
+    }
     return DONE;
 }
 
@@ -513,22 +511,25 @@ static float half_to_float(uint16_t half) {
     return value;
 }
 
-static void convert(tensor_dtype dtype, const unsigned char *from, size_t count, float *out) {
-    for (size_t i = 0; i < count; i++) {
-        if (dtype == DTYPE_F64) {
-            double wide;
-            memcpy(&wide, from + 8 * i, sizeof wide);
-            out[i] = (float)wide;
-            continue;
-        }
-        uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half);
-        if (dtype == DTYPE_F16) {
-            out[i] = half_to_float(half);
-        } else {
-            uint32_t bits = (uint32_t)half << 16;
+/* `from` holds `count` elements and is aligned for them. */
+static void convert(tensor_dtype dtype, const void *from, size_t count, float *restrict out) {
+    const uint16_t *half = from;
+    const double *wide = from;
+    switch (dtype) {
+    case DTYPE_BF16:
+#pragma omp simd
+        for (size_t i = 0; i < count; i++) {
+            uint32_t bits = (uint32_t)half[i] << 16;
             memcpy(&out[i], &bits, sizeof bits);
         }
+        return;
+    case DTYPE_F16:
+        for (size_t i = 0; i < count; i++)
+            out[i] = half_to_float(half[i]);
+        return;
+    default:
+        for (size_t i = 0; i < count; i++)
+            out[i] = (float)wide[i];
     }
 }
 
@@ -543,7 +544,7 @@ int checkpoint_read_part(const checkpoint *ck, const tensor_info *t, size_t firs
     if (t->dtype != DTYPE_F16 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F64)
         return status_fail(st, "%s: %s: dtype %s, expected F32, F16, BF16 or F64", s->path, t->name,
                            t->dtype_text);
-    unsigned char piece[PIECE_BYTES];
+    _Alignas(64) unsigned char piece[PIECE_BYTES];
     size_t size = t->dtype == DTYPE_F64 ? 8 : 2;
     while (count > 0) {
         size_t n = count < PIECE_BYTES / size ? count : PIECE_BYTES / size;

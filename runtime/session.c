@@ -30,6 +30,10 @@ size_t session_bytes(const model *m, const depth_program *program, const session
 int session_create(const model *m, const depth_program *program, const session_limits *limits,
                    session **out, status *st) {
     width_set w = widths(m, program);
+    const model_weights *weights = model_tensors(m);
+    if (limits->longest > weights->rope_positions)
+        return status_fail(st, "session: sequences of %zu tokens, the model was opened for %zu",
+                           limits->longest, weights->rope_positions);
     session *s = mem_array(1, sizeof *s, "session", st);
     if (!s)
         return FAILED;
@@ -40,7 +44,6 @@ int session_create(const model *m, const depth_program *program, const session_l
     s->device = model_backend(m);
     s->most_sources = w.most_sources;
     size_t row = limits->rows * sizeof(float);
-    const model_weights *weights = model_tensors(m);
     size_t sites = program->plan.sites;
     site_weights *site = mem_array(sites, sizeof *site, "session", st);
     s->host_target = mem_array(limits->rows, sizeof *s->host_target, "session", st);

@@ -1,7 +1,8 @@
 /* checkpoint_edit.c - see checkpoint_edit.h. */
 #include "runtime/tests/checkpoint_edit.h"
 
-#include <cjson/cJSON.h>
+#include "runtime/base/json.h"
+
 #include <dirent.h>
 #include <fnmatch.h>
 #include <stdint.h>

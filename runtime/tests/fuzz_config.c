@@ -114,7 +114,7 @@ static int try_config(void) {
     const char *text = texts[below(TEXTS)];
     s.size = strlen(text);
     memcpy(s.text, text, s.size);
-    for (size_t n = 1 + below(4); n; n--)
+    for (size_t n = below(4); n; n--)
         damage(&s, words, WORDS);
     model_config c;
     status st = {""};

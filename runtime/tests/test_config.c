@@ -19,7 +19,7 @@
 typedef struct edit {
     const char *key, *json;
 } edit;
-enum { EDITS = 3 };
+enum { EDITS = 4 };
 
 /* config.json of a golden after some edits; `routing_heads` as --routing-heads. */
 static int read_edited(const char *golden, const edit *edits, size_t routing_heads, model_config *c,
@@ -205,8 +205,10 @@ static void sliding_windows_not_in_use(void **state) {
     (void)state;
     (void)edited("hf/qwen2", (edit){"sliding_window", "16"}, (edit){"layer_types", NULL});
     (void)edited("hf/llama", (edit){"sliding_window", "16"}, (edit){0});
-    const edit beyond[EDITS] = {
-        {"layer_types", NULL}, {"use_sliding_window", "true"}, {"sliding_window", "64"}};
+    const edit beyond[EDITS] = {{"layer_types", NULL},
+                                {"use_sliding_window", "true"},
+                                {"sliding_window", "64"},
+                                {"max_window_layers", "0"}};
     const edit later[EDITS] = {{"layer_types", NULL},
                                {"use_sliding_window", "true"},
                                {"sliding_window", "16"}}; /* max_window_layers 28 of 3 */
