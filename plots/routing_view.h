@@ -1,0 +1,59 @@
+/* routing_view.h - the `routing` table as arrays, for the figures.
+ *
+ *     routing_view view;
+ *     if (routing_view_init(&view, table, st)) return FAILED;
+ *     double w = routing_weight(&view, site, head, source);
+ *     routing_view_clear(&view);
+ *
+ * A cell of the site-by-source grid exists where the table has a row for it: a missing row means
+ * that the site cannot read that source, `nan` in a row that is there means an undefined number. */
+#ifndef FATHOM_ROUTING_VIEW_H
+#define FATHOM_ROUTING_VIEW_H
+
+#include "analyze/table.h"
+
+#include <stdbool.h>
+
+typedef enum site_kind { SITE_ATTN, SITE_MLP, SITE_FINAL, SITE_KINDS } site_kind;
+
+typedef struct routing_site {
+    const char *name; /* "L3.attn", points into the table */
+    site_kind kind;
+    size_t layer;     /* of `final`: the number of layers */
+    double depth;     /* layer, + 0.5 for an MLP */
+    size_t sources;   /* how many it reads */
+    int newest;       /* source whose running sum is read (a partial block), or -1 */
+    bool opens_block; /* reads no partial sum: the block before has just been closed */
+} routing_site;
+
+typedef struct routing_view {
+    const table *from;
+    char name[192]; /* of the model, for titles; clean UTF-8 */
+    char mode[32];  /* "full_mh", or "" */
+    size_t sites, layers, heads, sources;
+    routing_site *site;  /* [sites] in the table's order, which is depth order */
+    const char **source; /* [sources] names, in order of first appearance */
+    double *weight;      /* [heads + 1, sites, sources] the token mean; head `heads` is the mean */
+    bool *exists;        /* [sites, sources] */
+} routing_view;
+
+/* Reads sections RUN (where present), SIT and MEA. Errors name the section, its row and the cell.
+ * `from` must outlive the view. */
+int routing_view_init(routing_view *view, const table *from, status *st) MUST_USE;
+void routing_view_clear(routing_view *view);
+
+double routing_weight(const routing_view *view, size_t head, size_t site, size_t source);
+bool routing_exists(const routing_view *view, size_t site, size_t source);
+
+/* One statistic per site, with its interval. */
+typedef struct site_value {
+    double value, low, high; /* NaN: undefined, or no row */
+} site_value;
+
+/* Fills `out` [sites] from section `code`: of the rows with a head, those of head `mean`; where
+ * there is none, the plain mean over heads, without an interval. `*found` false: no such section.
+ */
+int routing_site_values(const routing_view *view, const char *code, site_value *out, bool *found,
+                        status *st) MUST_USE;
+
+#endif
