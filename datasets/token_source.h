@@ -44,11 +44,11 @@ typedef struct token_options {
     size_t sequences;   /* windows wanted; 0: all */
     size_t stride;   /* from one window's start to the next's, in tokens; 0: no overlap, no gap */
     const char *bos; /* id put before every window, in decimal; NULL: none */
-    size_t batch;    /* sequences computed together; not used here */
+    size_t batch;    /* sequences computed together, 0: chosen by the command; not used here */
 } token_options;
 
 #define TOKEN_OPTIONS_DEFAULT                                                                      \
-    { .context = 256, .batch = 8 }
+    { .context = 256 }
 
 /* The option table entries of every command that reads tokens; `o` is a token_options *. */
 #define TOKEN_OPTIONS(o)                                                                           \
@@ -91,8 +91,9 @@ typedef struct token_options {
          .metavar = "ID",                                                                          \
          .help = "token id put before every sequence; it counts towards --context"},               \
     {                                                                                              \
-        .name = "batch", .kind = OPTION_SIZE, .value = &(o)->batch, .min = 1, .max = 1 << 16,      \
-        .metavar = "N", .help = "sequences computed together; results do not depend on it"         \
+        .name = "batch", .kind = OPTION_SIZE, .value = &(o)->batch, .max = 1 << 16,                \
+        .metavar = "N",                                                                            \
+        .help = "sequences computed together; 0 = about 2048 tokens. Results do not depend on it"  \
     }
 
 /* Opens what `options` name, whose strings must outlive the source. `vocabulary`: ids the model

@@ -1,0 +1,43 @@
+/* recorder.h - carries what a forward pass shows into a recording, batch by batch.
+ *
+ *     recorder_create(&plan, program, &limits, vocabulary, writer, &r, st)
+ *     for each batch:
+ *         recording_writer_begin(writer, b.layout.sequences, st)
+ *         session_forward(session, &b, recorder_observer(r), st)
+ *         recorder_commit(r, &b, offsets, st)
+ *
+ * Large tensors are written as they come by; small ones and the routing sums wait for the end of
+ * the batch. Memory depends on the batch, not on the number of batches.
+ */
+#ifndef FATHOM_RECORDER_H
+#define FATHOM_RECORDER_H
+
+#include "probes/recording_writer.h"
+#include "runtime/session.h"
+
+typedef struct recorder recorder;
+
+/* Everything passed must outlive the recorder. */
+int recorder_create(const recording_plan *plan, const depth_program *program,
+                    const session_limits *limits, size_t vocabulary, recording_writer *writer,
+                    recorder **out, status *st) MUST_USE;
+void recorder_free(recorder *r); /* NULL allowed */
+
+const observer *recorder_observer(const recorder *r);
+
+/* Writes what waited and commits the batch. `offset` [sequences]: each sequence's place in its
+ * stream. */
+int recorder_commit(recorder *r, const batch *b, const int64_t *offset, status *st) MUST_USE;
+
+/* Over all committed batches. */
+typedef struct recorder_totals {
+    double loss; /* sum, nats */
+    uint64_t scored, tokens;
+    uint64_t nonfinite; /* NaN and Inf among losses, magnitudes and weights */
+} recorder_totals;
+recorder_totals recorder_report(const recorder *r);
+
+/* Whether a token id has occurred. */
+bool recorder_saw(const recorder *r, size_t id);
+
+#endif

@@ -1,0 +1,77 @@
+#include "probes/text_run.h"
+#include "runtime/base/interrupt.h"
+#include "runtime/base/log.h"
+
+#include <stdlib.h>
+
+enum { BATCH_TOKENS = 2048 };
+
+static void choose_limits(const run_options *options, text_run *run) {
+    size_t longest = token_source_context(run->source);
+    size_t sequences = options->tokens.batch ? options->tokens.batch : BATCH_TOKENS / longest;
+    if (sequences > run->sequences)
+        sequences = run->sequences;
+    if (sequences == 0)
+        sequences = 1;
+    run->limits =
+        (session_limits){.rows = sequences * longest, .sequences = sequences, .longest = longest};
+}
+
+int text_run_open(const run_options *options, text_run *run, status *st) {
+    *run = (text_run){0};
+    model_config config;
+    if (config_read(options->dir, options->routing_heads, &config, NULL, st) ||
+        token_source_open(&options->tokens, config.vocabulary, &run->source, st))
+        return FAILED;
+    run->sequences = token_source_sequences(run->source);
+    choose_limits(options, run);
+    size_t longest = run->limits.longest;
+    if (longest > config.positions)
+        log_warn("sequences of %zu tokens are longer than the model's %zu positions "
+                 "(max_position_embeddings)",
+                 longest, config.positions);
+    model_options open = {.device = options->device,
+                          .dtype = options->dtype,
+                          .threads = options->threads,
+                          .routing_heads = options->routing_heads,
+                          .positions = longest};
+    if (model_open(options->dir, &open, &run->model, st) ||
+        depth_program_build(model_configuration(run->model), NULL, &run->program, st) ||
+        session_create(run->model, run->program, &run->limits, &run->session, st))
+        return FAILED;
+    log_note("computing on %s", model_kernels(run->model)->describe(model_backend(run->model)));
+    run->id = mem_array(run->limits.rows, sizeof *run->id, "token ids", st);
+    run->start = mem_array(run->limits.sequences + 1, sizeof *run->start, "sequences", st);
+    run->offset = mem_array(run->limits.sequences, sizeof *run->offset, "sequences", st);
+    return run->id && run->start && run->offset ? DONE : FAILED;
+}
+
+void text_run_clear(text_run *run) {
+    free(run->id);
+    free(run->start);
+    free(run->offset);
+    session_free(run->session);
+    depth_program_free(run->program);
+    model_close(run->model);
+    token_source_close(run->source);
+    *run = (text_run){0};
+}
+
+int text_run_next(text_run *run, batch *b, status *st) {
+    if (interrupt_pending()) {
+        status_fail(st, "interrupted");
+        return INTERRUPTED;
+    }
+    size_t count = 0;
+    for (; count < run->limits.sequences && run->next < run->sequences; count++, run->next++) {
+        size_t length;
+        uint64_t offset;
+        if (token_source_read(run->source, run->next, run->id + run->start[count], &length, &offset,
+                              st))
+            return FAILED;
+        run->start[count + 1] = run->start[count] + length;
+        run->offset[count] = (int64_t)offset;
+    }
+    *b = (batch){{.sequences = count, .rows = run->start[count], .start = run->start}, run->id};
+    return DONE;
+}
