@@ -6,6 +6,7 @@ fathom=${FATHOM:-build/fathom}
 out=${1:-build/demo}
 models=datasets/models
 text=datasets/text/opticks.txt
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" # threads that wait sleep
 mkdir -p "$out"
 
 for name in standard attnres-full attnres-block mhar-block-h4 mhar-h8; do

@@ -14,6 +14,8 @@ export OUT TEST_TMP="$OUT/tmp" FATHOM="$OUT/fathom" PATH="$OUT:$PATH"
 # Statuses of their own, so that a finding is never taken for one of fathom's 0, 1, 2.
 export ASAN_OPTIONS="exitcode=99:detect_leaks=1:$ASAN_OPTIONS"
 export UBSAN_OPTIONS="exitcode=99:print_stacktrace=1:$UBSAN_OPTIONS"
+# Threads that wait for work sleep: on a machine that does something else too, spinning is slow.
+export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 limit=${ASAN:+900}
 limit=${limit:-300}
 passed=0 failed=0 skipped=0
