@@ -14,8 +14,7 @@
  * themselves, draws 1 to `resamples` each take `units` units with replacement. The draws depend on
  * the seed and the number of units alone, so all statistics of a run, and paired statistics of two
  * runs, see the same ones. A derived statistic is computed from each draw's means anew: its bias
- * and spread come out of the draws like those of a mean. Results do not depend on the number of
- * threads.
+ * and spread come out of the draws like those of a mean.
  */
 #ifndef FATHOM_BOOTSTRAP_H
 #define FATHOM_BOOTSTRAP_H

@@ -4,7 +4,6 @@
 #include "runtime/base/log.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +51,7 @@ typedef struct work {
     double *row[2];     /* [sequences, the row's axes over all sites] */
     double *mean[2];    /* [draws, the row's cells at one site] */
     double *result;     /* [draws, routing_width] */
-    double *scratch;    /* [threads, routing_scratch] */
+    double *scratch;    /* [routing_scratch] */
     interval *interval; /* [routing_width] */
     size_t *cell;
     double *sum[2]; /* [AVERAGES, draws] sums over sites: of the value, of the value per source */
@@ -105,8 +104,7 @@ static int prepare(work *w, const routing_statistic *statistic, status *st) {
     w->result = mem_array(w->draws, width * sizeof(double), "resampled statistics", st);
     w->interval = mem_array(width, sizeof *w->interval, "intervals", st);
     w->cell = mem_array(cells, sizeof *w->cell, "cells", st);
-    w->scratch = mem_array((size_t)omp_get_max_threads(), routing_scratch(shape) * sizeof(double),
-                           "scratch", st);
+    w->scratch = mem_array(routing_scratch(shape), sizeof *w->scratch, "scratch", st);
     return w->result && w->interval && w->cell && w->scratch ? DONE : FAILED;
 }
 
@@ -123,13 +121,10 @@ static int draw_site(work *w, const routing_statistic *statistic, const recorded
                             w->mean[i], st))
             return FAILED;
     }
-    size_t scratch = routing_scratch(largest_shape(w->sites));
-#pragma omp parallel for
     for (size_t d = 0; d < w->draws; d++) {
         const double *mean[2] = {w->mean[0] + d * cells[0],
                                  w->mean[1] ? w->mean[1] + d * cells[1] : NULL};
-        routing_derive(statistic, shape, mean, w->scratch + (size_t)omp_get_thread_num() * scratch,
-                       w->result + d * width);
+        routing_derive(statistic, shape, mean, w->scratch, w->result + d * width);
     }
     bootstrap_intervals(w->b, w->result, width, w->interval);
     return DONE;

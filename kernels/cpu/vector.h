@@ -8,18 +8,11 @@
 #ifndef FATHOM_KERNELS_CPU_VECTOR_H
 #define FATHOM_KERNELS_CPU_VECTOR_H
 
+#include "runtime/base/clones.h"
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
-/* The loader resolves clones before a sanitizer's runtime is ready, so sanitized builds have none;
- * neither do C libraries without ifunc. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) &&                            \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
 #define INLINED static inline __attribute__((always_inline))
 
 INLINED uint32_t float_bits(float x) {
