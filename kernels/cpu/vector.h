@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+
 #define INLINED static inline __attribute__((always_inline))
 
 INLINED uint32_t float_bits(float x) {
