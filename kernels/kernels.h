@@ -309,14 +309,14 @@ typedef struct kernels {
      * Each value's gradient is written once, from all its later readers (pull order): with a the
      * weights, l the logits, D_s = <dO_s, O_s> per head and r = 1/rms(v),
      *     dl_s = a_s (<v, dO_s> - D_s),
-     *     dv = sum over readers s of [a_s dO_s + dl_s r u_s - (sum over heads of dl_s l_s) r^2 v /
-     * d] plus what flows through bases, gates, ADD and SUB. */
+     *     dv = sum over readers s of [a_s dO_s + dl_s r u_s - (sum over heads of dl_s l_s) r^2 v/d]
+     * plus what flows through bases, gates, ADD and SUB. */
     /* `d_in` [rows, width]: gradient of what the site gave, from its one reader. It is copied or
      * kept: the caller must not change it before the backward pass is over. */
     int (*depth_give)(depth *axis, size_t site, const buffer *d_in, status *st);
     /* The total gradient of a value [rows, width], through every later reader; all sites that come
-     * after it must have been given. Owned by the depth object, valid until the next depth_begin.
-     */
+     * after it must have been given. Owned by the depth object or the caller's d_in, valid until
+     * the next depth_begin. What depth_storage gives may be written over. */
     int (*depth_pull)(depth *axis, size_t value, const buffer **d_value, status *st);
     /* Adds the batch's gradients of one site's learned tensors, sequence by sequence. After the
      * pull of EMB. */

@@ -104,8 +104,9 @@ int session_forward(session *s, const batch *b, const observer *watch, status *s
 /* ---- backward ---- */
 
 /* The backward pass of the batch that session_forward ran last (limits.backward). Adds the
- * gradients of the sum of its token losses to the session's, sequence by sequence. Reads the depth
- * program alone. */
+ * gradients of the sum of its token losses to the session's, sequence by sequence, so that their
+ * bits do not depend on batches. Reads the depth program alone. Where it fails, or the observer
+ * stops it, the session's sums are incomplete: stop between batches. */
 int session_backward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
 
 /* The summed gradient of one parameter (model_param_at) as [rows * columns] floats; a tied head's

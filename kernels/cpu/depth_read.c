@@ -27,6 +27,7 @@ typedef struct reading {
 
 /* One thread's scratch. */
 typedef struct workspace {
+    const float **v;   /* [sources] rows of one token */
     float *weight;     /* [heads, sources] of one token */
     float *spare;      /* [2, heads, sources] */
     float *norm;       /* [sources, heads] */
@@ -36,15 +37,18 @@ typedef struct workspace {
     float *gate;       /* [DEPTH_TILE, width] for a vector gate */
 } workspace;
 
+/* In floats. */
 static size_t workspace_size(const reading *site) {
     const bool vector = site->planned->gate == GATE_SIGMOID_VECTOR;
-    return 5 * site->heads * site->sources + site->heads + site->sources +
+    const size_t pointer = sizeof(const float *) / sizeof(uint32_t);
+    return site->sources * (pointer + 5 * site->heads + 1) + site->heads +
            (vector ? DEPTH_TILE * site->width : 0);
 }
 
 static workspace workspace_of(const reading *site, float *memory) {
     const size_t cells = site->heads * site->sources;
-    workspace work = {.weight = memory};
+    workspace work = {.v = (const float **)(void *)memory};
+    work.weight = (float *)(void *)(work.v + site->sources);
     work.spare = work.weight + cells;
     work.norm = work.spare + 2 * cells;
     work.product = work.norm + cells;
@@ -58,16 +62,19 @@ INLINED const value_state *source_of(const reading *site, size_t s) {
     return &site->axis->value[site->planned->source[s]];
 }
 
-/* Logits of one token, [heads, sources]. */
-INLINED void token_logits(const reading *site, size_t row, float *logit) {
-    const size_t slice = site->slice;
+/* Logits of one token, [heads, sources]. The next token's rows are fetched meanwhile: S rows far
+ * apart are more streams than the hardware foresees. */
+INLINED void token_logits(const reading *site, size_t row, bool last, const float *const *v,
+                          float *logit) {
+    const size_t slice = site->slice, line = 64 / sizeof(float);
     for (size_t s = 0; s < site->sources; s++) {
         const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
         const float scale = source->inverse_rms[row * source->step];
+        for (size_t i = 0; !last && i < site->width; i += line)
+            __builtin_prefetch(v[s] + source->stride + i);
         for (size_t h = 0; h < site->heads; h++)
             logit[h * site->sources + s] =
-                dot(site->site->folded + h * slice, v + h * slice, slice) * scale;
+                dot(site->site->folded + h * slice, v[s] + h * slice, slice) * scale;
     }
 }
 
@@ -95,24 +102,33 @@ INLINED void head_softmaxes(float *x, size_t heads, size_t sources) {
     }
 }
 
-/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order. */
-INLINED void token_mix(const reading *site, size_t row, const float *weight, float *mix) {
-    const size_t slice = site->slice;
-    for (size_t s = 0; s < site->sources; s++) {
-        const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
-        for (size_t h = 0; h < site->heads; h++) {
-            const float a = weight[h * site->sources + s];
-            const float *from = v + h * slice;
-            float *to = mix + h * slice;
-            if (s == 0)
-#pragma omp simd
-                for (size_t i = 0; i < slice; i++)
-                    to[i] = a * from[i];
-            else
-#pragma omp simd
-                for (size_t i = 0; i < slice; i++)
-                    to[i] += a * from[i];
+/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order; channels in pairs of lanes. */
+INLINED void token_mix(const reading *site, const float *const *v, const float *weight,
+                       float *mix) {
+    const size_t slice = site->slice, sources = site->sources;
+    for (size_t h = 0; h < site->heads; h++) {
+        const float *a = weight + h * sources;
+        const size_t end = (h + 1) * slice;
+        size_t i = h * slice;
+        for (; i + 2 * LANES <= end; i += 2 * LANES) {
+            lanes low, high, x;
+            lanes_load(&x, v[0] + i);
+            low = a[0] * x;
+            lanes_load(&x, v[0] + i + LANES);
+            high = a[0] * x;
+            for (size_t s = 1; s < sources; s++) {
+                lanes_load(&x, v[s] + i);
+                low += a[s] * x;
+                lanes_load(&x, v[s] + i + LANES);
+                high += a[s] * x;
+            }
+            memcpy(mix + i, &low, sizeof low);
+            memcpy(mix + i + LANES, &high, sizeof high);
+        }
+        for (; i < end; i++) {
+            mix[i] = a[0] * v[0][i];
+            for (size_t s = 1; s < sources; s++)
+                mix[i] += a[s] * v[s][i];
         }
     }
 }
@@ -125,11 +141,10 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
         work->mix_square[h] = dot(mix + h * slice, mix + h * slice, slice);
     for (size_t s = 0; s < site->sources; s++) {
         const value_state *source = source_of(site, s);
-        const float *v = source->row + row * source->stride;
         work->rms[s] = source->rms[row * source->step];
         for (size_t h = 0; h < heads; h++) {
             work->norm[s * heads + h] = source->norm[row * source->step * heads + h];
-            work->product[s * heads + h] = dot(v + h * slice, mix + h * slice, slice);
+            work->product[s * heads + h] = dot(work->v[s] + h * slice, mix + h * slice, slice);
         }
     }
     routing_sums_add_geometry(&site->layout, work->weight, work->norm, work->product,
@@ -137,7 +152,7 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
 }
 
 /* Cosines over the full width of the pairs that no earlier site of this batch has summed. */
-INLINED void token_pairs(const reading *site, size_t row, double *sums) {
+INLINED void token_pairs(const reading *site, size_t row, const float *const *v, double *sums) {
     for (size_t p = 0; p < site->new_pairs; p++) {
         const size_t *pair = site->axis->new_pair + 2 * p;
         const value_state *a = source_of(site, pair[0]), *b = source_of(site, pair[1]);
@@ -146,8 +161,7 @@ INLINED void token_pairs(const reading *site, size_t row, double *sums) {
             sums[p] += lengths / lengths;
         else
             sums[p] +=
-                (double)dot(a->row + row * a->stride, b->row + row * b->stride, site->width) /
-                (lengths * (double)site->width);
+                (double)dot(v[pair[0]], v[pair[1]], site->width) / (lengths * (double)site->width);
     }
 }
 
@@ -176,14 +190,15 @@ INLINED void apply_base_scalar(float *in, const float *base, float gate, bool in
             in[i] = base[i] + gate * in[i];
 }
 
-/* sigmoid(W base + b) of a tile. */
+/* sigmoid(W base + b) of a tile; of one row where the base is the same for every token. */
 INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate) {
     const size_t width = site->width;
     const value_state *base = &site->axis->value[site->planned->base];
     const float *bias = floats(site->site->weights.gate_bias);
-    sgemm(true, tile->rows, width, width, 1.0f, base->row + tile->first * base->stride,
-          base->stride, floats(site->site->weights.gate), width, 0.0f, gate, width);
-    for (size_t r = 0; r < tile->rows; r++) {
+    const size_t rows = base->stride ? tile->rows : 1;
+    sgemm(true, rows, width, width, 1.0f, base->row + tile->first * base->stride, width,
+          floats(site->site->weights.gate), width, 0.0f, gate, width);
+    for (size_t r = 0; r < rows; r++) {
         float *row = gate + r * width;
         if (bias)
 #pragma omp simd
@@ -193,6 +208,15 @@ INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate)
         for (size_t i = 0; i < width; i++)
             row[i] = 1.0f / (1.0f + exp_fast(0.0f - row[i]));
     }
+}
+
+/* Weights and mix of one token, for the backward pass. */
+static void keep_token(const reading *site, size_t row, const float *weight, const float *mix) {
+    const site_back *back = site->site->back;
+    const size_t cells = site->heads * site->sources;
+    memcpy(back->weight + row * cells, weight, cells * sizeof *weight);
+    if (back->mix)
+        memcpy(floats(back->mix) + row * site->width, mix, site->width * sizeof *mix);
 }
 
 CLONES static void read_tile(const reading *site, const row_tile *tile, float *memory,
@@ -205,27 +229,35 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
     /* An interpolation without a gate is the mix itself. */
     const bool mix_only =
         !base || (site->planned->interpolates && site->planned->gate == GATE_NONE);
+    const site_back *back = site->site->back;
+    float *gate = back && back->gate ? floats(back->gate) + tile->first * width : work.gate;
     if (vector)
-        vector_gate(site, tile, work.gate);
+        vector_gate(site, tile, gate);
+    for (size_t r = 1; vector && back && base->stride == 0 && r < tile->rows; r++)
+        memcpy(gate + r * width, gate, width * sizeof *gate);
     if (partial)
         memset(partial, 0, (site->sums_length + site->new_pairs) * sizeof *partial);
     for (size_t r = 0; r < tile->rows; r++) {
         const size_t row = tile->first + r;
         float *in = site->in + row * width;
-        token_logits(site, row, work.weight);
+        for (size_t s = 0; s < site->sources; s++)
+            work.v[s] = source_of(site, s)->row + row * source_of(site, s)->stride;
+        token_logits(site, row, r + 1 == tile->rows, work.v, work.weight);
         head_softmaxes(work.weight, site->heads, site->sources);
-        token_mix(site, row, work.weight, in);
+        token_mix(site, work.v, work.weight, in);
         if (site->weights)
             memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
+        if (back)
+            keep_token(site, row, work.weight, in);
         if (partial && tile->position + r >= site->axis->wants.skip_first) {
             token_sums(site, row, in, &work, partial);
-            token_pairs(site, row, partial + site->sums_length);
+            token_pairs(site, row, work.v, partial + site->sums_length);
         }
         if (mix_only)
             continue;
         const float *from = base->row + row * base->stride;
         if (vector)
-            apply_base(in, from, work.gate + r * width, site->planned->interpolates, width);
+            apply_base(in, from, gate + r * base->stride, site->planned->interpolates, width);
         else
             apply_base_scalar(in, from, site->scalar_gate, site->planned->interpolates, width);
     }
@@ -249,7 +281,8 @@ static size_t find_new_pairs(depth *axis, const depth_site *planned) {
 }
 
 /* Adds the tiles' sums to their sequences', in order. */
-static void add_partials(depth *axis, const reading *site, double *sums, size_t tiles) {
+static void add_partials(depth *axis, const reading *site, const double *partial, double *sums,
+                         size_t tiles) {
     const size_t length = site->sums_length, stride = length + site->new_pairs;
     const depth_site *planned = site->planned;
     memset(sums, 0, axis->layout.sequences * length * sizeof *sums);
@@ -260,12 +293,12 @@ static void add_partials(depth *axis, const reading *site, double *sums, size_t 
         double *sum = axis->pair_sum + index * axis->max_sequences;
         memset(sum, 0, axis->layout.sequences * sizeof *sum);
         for (size_t t = 0; t < tiles; t++)
-            sum[axis->device->tile[t].sequence] += axis->partial[t * stride + length + p];
+            sum[axis->device->tile[t].sequence] += partial[t * stride + length + p];
     }
     for (size_t t = 0; t < tiles; t++) {
         double *to = sums + axis->device->tile[t].sequence * length;
         for (size_t i = 0; i < length; i++)
-            to[i] += axis->partial[t * stride + i];
+            to[i] += partial[t * stride + i];
     }
 }
 
@@ -288,7 +321,7 @@ static void read_base(depth *axis, const depth_site *planned, site_state *site, 
     }
 }
 
-static float scalar_gate(const depth_site *planned, const site_weights *weights) {
+float cpu_depth_gate(const depth_site *planned, const site_weights *weights) {
     if (planned->gate == GATE_ALPHA)
         return *floats(weights->gate);
     if (planned->gate == GATE_SIGMOID_SCALAR)
@@ -301,11 +334,16 @@ static int check_read(const depth *axis, const depth_read_args *args, status *st
     if (args->site >= plan->sites)
         return status_fail(st, "depth axis: site %zu of %zu", args->site, plan->sites);
     const depth_site *planned = &plan->site[args->site];
+    if (planned->sources == 0 && planned->base == NO_VALUE)
+        return status_fail(st, "depth axis: site %zu reads nothing", args->site);
     for (int i = -1; i < planned->sources; i++) {
         const int value = i < 0 ? planned->base : planned->source[i];
-        if (value != NO_VALUE && !axis->value[value].made)
-            return status_fail(st, "depth axis: site %zu reads value %d before it is made",
-                               args->site, value);
+        if (value != NO_VALUE && !cpu_depth_holds(axis, (size_t)value))
+            return status_fail(
+                st,
+                "depth axis: site %zu reads value %d, which is not made yet or whose "
+                "slot is used again",
+                args->site, value);
     }
     if (cpu_dimension(plan->width, "depth: width", st) ||
         cpu_holds(args->in, axis->layout.rows, plan->width, "depth: in", st) ||
@@ -322,6 +360,8 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
     const depth_site *planned = &plan->site[args->site];
     site_state *state = &axis->site[args->site];
     state->read = true;
+    if (state->back)
+        state->back->in = args->in;
     if (planned->sources == 0) {
         read_base(axis, planned, state, floats(args->in));
         return DONE;
@@ -334,7 +374,7 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
         .heads = plan->heads,
         .slice = plan->width / plan->heads,
         .sources = (size_t)planned->sources,
-        .scalar_gate = planned->base == NO_VALUE ? 1.0f : scalar_gate(planned, &state->weights),
+        .scalar_gate = planned->base == NO_VALUE ? 1.0f : cpu_depth_gate(planned, &state->weights),
         .in = floats(args->in),
         .weights = floats(args->weights),
         .layout = routing_layout_of(plan->heads, (size_t)planned->sources, planned->null_source,
@@ -342,6 +382,7 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
         .sums_length = state->sums_length,
     };
     size_t tiles, stride, partial_stride = 0;
+    double *partial = NULL;
     float *scratch;
     if (cpu_tiles(axis->device, &axis->layout, DEPTH_TILE, &tiles, st) ||
         cpu_scratch(axis->device, workspace_size(&site), &scratch, &stride, st))
@@ -349,20 +390,15 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
     if (axis->wants.sums) {
         site.new_pairs = axis->wants.pairs ? find_new_pairs(axis, planned) : 0;
         partial_stride = site.sums_length + site.new_pairs;
-        if (tiles * partial_stride > axis->partial_capacity) {
-            free(axis->partial);
-            axis->partial_capacity = 0;
-            axis->partial = mem_array(tiles, partial_stride * sizeof(double), "routing sums", st);
-            if (!axis->partial)
-                return FAILED;
-            axis->partial_capacity = tiles * partial_stride;
-        }
+        partial = cpu_depth_partial(axis, tiles * partial_stride * sizeof *partial, st);
+        if (!partial)
+            return FAILED;
     }
 #pragma omp parallel for num_threads(axis->device->threads) schedule(dynamic)
     for (size_t t = 0; t < tiles; t++)
         read_tile(&site, &axis->device->tile[t], scratch + (size_t)omp_get_thread_num() * stride,
-                  axis->wants.sums ? axis->partial + t * partial_stride : NULL);
-    if (axis->wants.sums)
-        add_partials(axis, &site, state->sums, tiles);
+                  partial ? partial + t * partial_stride : NULL);
+    if (partial)
+        add_partials(axis, &site, partial, state->sums, tiles);
     return DONE;
 }

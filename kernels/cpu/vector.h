@@ -8,18 +8,13 @@
 #ifndef FATHOM_KERNELS_CPU_VECTOR_H
 #define FATHOM_KERNELS_CPU_VECTOR_H
 
+#include "runtime/base/clones.h"
+
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-/* The loader resolves clones before a sanitizer's runtime is ready, so sanitized builds have none;
- * neither do C libraries without ifunc. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) &&                            \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define CLONES
-#endif
 #define INLINED static inline __attribute__((always_inline))
 
 INLINED uint32_t float_bits(float x) {
@@ -83,10 +78,37 @@ INLINED float log_fast(float x) {
     return e * 0.693359375f + (e * -2.12194440e-4f + (2.0f * z + 2.0f * z * y * p));
 }
 
+/* Eight floats. Written out where the order of a sum must be the same in every copy, or where short
+ * slices make the ends of a vectorised loop dearer than its middle. */
+typedef float lanes __attribute__((vector_size(32)));
+enum { LANES = 8 };
+
+INLINED void lanes_load(lanes *to, const float *from) {
+    memcpy(to, from, sizeof *to);
+}
+
+/* <x, y>: element i is added to lane i mod 16. */
 INLINED float dot(const float *x, const float *y, size_t n) {
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (size_t i = 0; i < n; i++)
+    lanes even = {0.0f}, odd = {0.0f}, a, b;
+    size_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES) {
+        lanes_load(&a, x + i);
+        lanes_load(&b, y + i);
+        even += a * b;
+        lanes_load(&a, x + i + LANES);
+        lanes_load(&b, y + i + LANES);
+        odd += a * b;
+    }
+    if (i + LANES <= n) {
+        lanes_load(&a, x + i);
+        lanes_load(&b, y + i);
+        even += a * b;
+        i += LANES;
+    }
+    even += odd;
+    float sum =
+        ((even[0] + even[4]) + (even[2] + even[6])) + ((even[1] + even[5]) + (even[3] + even[7]));
+    for (; i < n; i++)
         sum += x[i] * y[i];
     return sum;
 }
@@ -97,6 +119,35 @@ INLINED double sum_squares(const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         sum += (double)x[i] * (double)x[i];
     return sum;
+}
+
+/* to[i] += from[0][i] + from[1][i] + ..., one row after the other. */
+INLINED void add_rows(float *restrict to, const float *restrict from, size_t rows, size_t stride,
+                      size_t n) {
+    for (size_t r = 0; r < rows; r++)
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            to[i] += from[r * stride + i];
+}
+
+/* Backward of out = in r gain with r = 1 / sqrt(mean of in^2 + eps):
+ * d_in = r (gain d_out - in r^2 mean(gain d_out in)), and `grad` += d_out in r. `d_in` may be
+ * `d_out`. */
+INLINED void rms_back(const float *in, const float *gain, const float *d_out, size_t n, float eps,
+                      float *d_in, float *grad) {
+    const double square = 1.0 / (sum_squares(in, n) / (double)n + (double)eps);
+    const float scale = (float)sqrt(square);
+    double along = 0.0;
+#pragma omp simd reduction(+ : along)
+    for (size_t i = 0; i < n; i++)
+        along += (double)(gain[i] * d_out[i]) * (double)in[i];
+    const float back = (float)(along / (double)n * square);
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        const float x = in[i], d = d_out[i];
+        grad[i] += d * (x * scale);
+        d_in[i] = scale * (gain[i] * d - x * back);
+    }
 }
 
 /* The largest element; NaN elements are passed over unless the first is one. */

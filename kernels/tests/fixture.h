@@ -41,8 +41,8 @@ void fixture_close_doubles(const char *what, const double *got, const double *wa
 /* Bit for bit; `what` and the first difference are printed. */
 void fixture_same(const char *what, const void *got, const void *want, size_t elements);
 
-/* The lengths used throughout: 1, 17 and 300 tokens, and a sequence of exactly two row tiles. */
-enum { FIXTURE_SEQUENCES = 4, FIXTURE_ROWS = 1 + 300 + 17 + 256 };
+/* The lengths used throughout: 1, 300, 17 and 64 tokens, the last a whole number of row tiles. */
+enum { FIXTURE_SEQUENCES = 4, FIXTURE_ROWS = 1 + 300 + 17 + 64 };
 extern const size_t fixture_start[FIXTURE_SEQUENCES + 1];
 extern const batch_layout fixture_batch;
 
