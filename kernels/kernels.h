@@ -79,7 +79,8 @@ typedef struct linear_args {
 } linear_args;
 
 /* Head RMSNorm of queries and keys (gains may be NULL: none), then rotary position embedding on
- * half-split pairs (i, i + rotary/2); positions count from 0 at each sequence's start. In place. */
+ * half-split pairs (i, i + rotary/2); positions count from 0 at each sequence's start. Values are
+ * copied. */
 typedef struct rotary_args {
     const batch_layout *layout;
     size_t query_heads, kv_heads, head_dim;
@@ -89,7 +90,8 @@ typedef struct rotary_args {
     const buffer *query_gain; /* [head_dim] or NULL */
     const buffer *key_gain;   /* [head_dim] or NULL */
     float eps;
-    buffer *qkv; /* [rows, (query_heads + 2 kv_heads) * head_dim]: queries, keys, values */
+    const buffer *in; /* [rows, (query_heads + 2 kv_heads) * head_dim]: queries, keys, values */
+    buffer *out;      /* the same shape; may be `in` */
 } rotary_args;
 
 /* Causal attention inside each sequence, scale 1/sqrt(head_dim); query head h reads kv head
@@ -133,6 +135,77 @@ typedef struct magnitude_args {
     buffer *median_abs;     /* the lower median of |x| (element (width-1)/2 in order) */
 } magnitude_args;
 
+/* ---- backward ----
+ * Gradients of the SUM of the token losses of each sequence. `d_NAME` is the gradient of an
+ * activation and is overwritten; `grad_NAME` is the gradient of a learned tensor and is added to:
+ * sequence by sequence in the batch's order, so that the result does not depend on how sequences
+ * were batched. NULL grads are not wanted. Inputs are those of the forward call. */
+typedef struct embed_back_args {
+    const batch_layout *layout;
+    size_t width, vocabulary;
+    const buffer *id;    /* [rows] */
+    const buffer *d_out; /* [rows, width] */
+    buffer *grad_table;  /* [vocabulary, width] */
+} embed_back_args;
+
+typedef struct norm_back_args { /* NORM_RMS */
+    const batch_layout *layout;
+    size_t width;
+    float eps;
+    const buffer *in, *gain; /* [rows, width], [width] */
+    const buffer *d_out;     /* [rows, width] */
+    buffer *d_in;            /* [rows, width]; may be d_out */
+    buffer *grad_gain;       /* [width] */
+} norm_back_args;
+
+typedef struct linear_back_args {
+    const batch_layout *layout;
+    size_t in_width, out_width;
+    const buffer *in, *weight; /* [rows, in_width], [out_width, in_width] */
+    const buffer *d_out;       /* [rows, out_width] */
+    buffer *d_in;              /* [rows, in_width] */
+    buffer *grad_weight;       /* [out_width, in_width] */
+    buffer *grad_bias;         /* [out_width] */
+} linear_back_args;
+
+typedef struct rotary_back_args {
+    const rotary_args *forward;              /* its `out` is not read */
+    const buffer *d_out;                     /* the shape of forward->in */
+    buffer *d_in;                            /* may be d_out */
+    buffer *grad_query_gain, *grad_key_gain; /* [head_dim] */
+} rotary_back_args;
+
+typedef struct attention_back_args {
+    const batch_layout *layout;
+    size_t query_heads, kv_heads, head_dim;
+    const buffer *qkv;   /* [rows, (query_heads + 2 kv_heads) * head_dim], after rotary */
+    const buffer *out;   /* [rows, query_heads * head_dim], the forward's */
+    const buffer *d_out; /* [rows, query_heads * head_dim] */
+    buffer *d_qkv;       /* the shape of qkv */
+} attention_back_args;
+
+typedef struct swiglu_back_args {
+    size_t rows, width;
+    const buffer *gate_up; /* [rows, 2 width] */
+    const buffer *d_out;   /* [rows, width] */
+    buffer *d_gate_up;     /* [rows, 2 width]; may be gate_up */
+} swiglu_back_args;
+
+/* The gradient of the sum of the losses of all rows with a target. */
+typedef struct head_back_args {
+    const batch_layout *layout;
+    size_t width, vocabulary;
+    const buffer *in, *weight, *target; /* as in head_args */
+    buffer *d_in;                       /* [rows, width] */
+    buffer *grad_weight;                /* [vocabulary, width] */
+} head_back_args;
+
+/* Gradients of a site's learned tensors, shaped like them; NULL: the site has none, or not wanted.
+ */
+typedef struct site_grads {
+    buffer *query, *gain, *null_source, *gate, *gate_bias;
+} site_grads;
+
 /* Learned tensors of one site; NULL where the plan's site has none. */
 typedef struct site_weights {
     const buffer *query;       /* [width] */
@@ -146,6 +219,7 @@ typedef struct depth_options {
     const depth_plan *plan;      /* must outlive the depth object */
     const site_weights *weights; /* [plan->sites]; copied; the buffers must outlive the object */
     size_t max_rows, max_sequences;
+    bool backward; /* keeps every value and every site's weights until the next depth_begin */
 } depth_options;
 
 /* What a batch should sum besides the mixes. */
@@ -157,7 +231,8 @@ typedef struct depth_wants {
 
 typedef struct depth_read_args {
     size_t site;
-    buffer *in;      /* [rows, width]: what the sublayer reads */
+    buffer *in;      /* [rows, width]: what the sublayer reads; with `backward` the caller leaves it
+                        as it is until the backward pass is over */
     buffer *weights; /* [rows, heads, sources] or NULL */
 } depth_read_args;
 
@@ -216,6 +291,36 @@ typedef struct kernels {
     /* The sums of one site, [sequences, layout.total] as routing_layout_of(heads, sources,
      * null_source, pairs) says, into host memory. Only after depth_read of that site. */
     int (*depth_sums)(depth *axis, size_t site, double *sums, status *st);
+
+    int (*embed_back)(backend *device, const embed_back_args *args, status *st);
+    int (*norm_back)(backend *device, const norm_back_args *args, status *st);
+    int (*linear_back)(backend *device, const linear_back_args *args, status *st);
+    int (*rotary_back)(backend *device, const rotary_back_args *args, status *st);
+    int (*attention_back)(backend *device, const attention_back_args *args, status *st);
+    int (*swiglu_back)(backend *device, const swiglu_back_args *args, status *st);
+    int (*head_back)(backend *device, const head_back_args *args, status *st);
+
+    /* The depth axis backward, after a whole forward of the batch, with depth_options.backward:
+     *     depth_give(d, final site, d_in)
+     *     for each sublayer, last first: depth_pull(d, its OUT) -> d_out; its backward -> d_in;
+     *                                    depth_give(d, its site, d_in)
+     *     depth_pull(d, EMB) -> d_emb
+     *     depth_site_grads(d, site, grads) for each site
+     * Each value's gradient is written once, from all its later readers (pull order): with a the
+     * weights, l the logits, D_s = <dO_s, O_s> per head and r = 1/rms(v),
+     *     dl_s = a_s (<v, dO_s> - D_s),
+     *     dv = sum over readers s of [a_s dO_s + dl_s r u_s - (sum over heads of dl_s l_s) r^2 v/d]
+     * plus what flows through bases, gates, ADD and SUB. */
+    /* `d_in` [rows, width]: gradient of what the site gave, from its one reader. It is copied or
+     * kept: the caller must not change it before the backward pass is over. */
+    int (*depth_give)(depth *axis, size_t site, const buffer *d_in, status *st);
+    /* The total gradient of a value [rows, width], through every later reader; all sites that come
+     * after it must have been given. Owned by the depth object or the caller's d_in, valid until
+     * the next depth_begin. What depth_storage gives may be written over. */
+    int (*depth_pull)(depth *axis, size_t value, const buffer **d_value, status *st);
+    /* Adds the batch's gradients of one site's learned tensors, sequence by sequence. After the
+     * pull of EMB. */
+    int (*depth_site_grads)(depth *axis, size_t site, const site_grads *grads, status *st);
 } kernels;
 
 /* The table of a backend by name, "cpu"; NULL with `st` filled where there is none. */

@@ -42,9 +42,8 @@ static int fetch(session *s, observed what, const buffer *from, size_t elements,
     return *out ? DONE : FAILED;
 }
 
-/* Magnitudes of the rows of `from`; the results not asked for are NULL. */
-static int measure(session *s, size_t rows, const buffer *from, const observed *what,
-                   const void **out, status *st) {
+int session_measure(session *s, size_t rows, const buffer *from, const observed what[4],
+                    const void *out[4], status *st) {
     buffer *device[4] = {NULL};
     for (size_t i = 0; i < 4; i++)
         if (what[i] != SEEN_COUNT &&
@@ -66,7 +65,7 @@ static int measure(session *s, size_t rows, const buffer *from, const observed *
 }
 
 static int observe_site(session *s, const batch *b, const observer *watch, size_t index,
-                        const buffer *weights, status *st) {
+                        const buffer *in, const buffer *weights, status *st) {
     const depth_plan *plan = &s->program->plan;
     const depth_site *site = &plan->site[index];
     size_t rows = b->layout.rows, sources = (size_t)site->sources;
@@ -74,11 +73,11 @@ static int observe_site(session *s, const batch *b, const observer *watch, size_
     if (watch->magnitudes) {
         const observed what[4] = {SEEN_IN_RMS, SEEN_COUNT, SEEN_COUNT, SEEN_COUNT};
         const void *found[4] = {NULL};
-        if (measure(s, rows, s->in, what, found, st))
+        if (session_measure(s, rows, in, what, found, st))
             return FAILED;
         view.in_rms = found[0];
     }
-    if (watch->in && watch->in[index] && fetch(s, SEEN_IN, s->in, rows * plan->width, &view.in, st))
+    if (watch->in && watch->in[index] && fetch(s, SEEN_IN, in, rows * plan->width, &view.in, st))
         return FAILED;
     if (weights && fetch(s, SEEN_WEIGHTS, weights, rows * plan->heads * sources, &view.weights, st))
         return FAILED;
@@ -131,8 +130,8 @@ static int observe_sublayer(session *s, const batch *b, const observer *watch,
         const observed of_state[4] = {SEEN_STATE_RMS, SEEN_STATE_ABSMAX, SEEN_STATE_ABSMAX_CHANNEL,
                                       SEEN_STATE_MEDIAN_ABS};
         const void *found[8] = {NULL};
-        if (measure(s, rows, out, of_out, found, st) ||
-            (state && measure(s, rows, state, of_state, found + 4, st)))
+        if (session_measure(s, rows, out, of_out, found, st) ||
+            (state && session_measure(s, rows, state, of_state, found + 4, st)))
             return FAILED;
         view.out_rms = found[0];
         view.out_absmax = found[1];
@@ -153,7 +152,8 @@ static int observe_sublayer(session *s, const batch *b, const observer *watch,
 
 /* ---- computing ---- */
 
-static int read_site(session *s, const batch *b, const observer *watch, size_t index, status *st) {
+static int read_site(session *s, const batch *b, const observer *watch, size_t index, buffer *in,
+                     status *st) {
     const depth_plan *plan = &s->program->plan;
     size_t sources = (size_t)plan->site[index].sources;
     buffer *weights = NULL;
@@ -162,56 +162,62 @@ static int read_site(session *s, const batch *b, const observer *watch, size_t i
         if (!(weights = seen_device(s, SEEN_WEIGHTS, bytes, st)))
             return FAILED;
     }
-    depth_read_args args = {.site = index, .in = s->in, .weights = weights};
+    depth_read_args args = {.site = index, .in = in, .weights = weights};
     if (s->k->depth_read(s->axis, &args, st))
         return FAILED;
-    return watch ? observe_site(s, b, watch, index, weights, st) : DONE;
+    return watch ? observe_site(s, b, watch, index, in, weights, st) : DONE;
 }
 
-static int pre_norm(session *s, const batch *b, const buffer *gain, status *st) {
+static int pre_norm(session *s, const batch *b, const steps *at, const buffer *gain, status *st) {
     const model_config *c = model_configuration(s->model);
     norm_args args = {.kind = NORM_RMS,
                       .rows = b->layout.rows,
                       .width = c->width,
                       .eps = c->eps,
-                      .in = s->in,
+                      .in = at->in,
                       .gain = gain,
-                      .out = s->normed};
+                      .out = at->normed};
     return s->k->norm(s->device, &args, st);
 }
 
-static int attention(session *s, const batch *b, const observer *watch,
-                     const depth_sublayer *sublayer, buffer *out, status *st) {
+rotary_args session_rotary(const session *s, const batch *b, size_t layer, const steps *at) {
     const model_config *c = model_configuration(s->model);
     const model_weights *weights = model_tensors(s->model);
-    const layer_weights *w = &weights->layer[sublayer->layer];
+    return (rotary_args){.layout = &b->layout,
+                         .query_heads = c->query_heads,
+                         .kv_heads = c->kv_heads,
+                         .head_dim = c->head_dim,
+                         .rotary = c->head_dim,
+                         .cosine = weights->rope_cosine,
+                         .sine = weights->rope_sine,
+                         .query_gain = weights->layer[layer].q_norm,
+                         .key_gain = weights->layer[layer].k_norm,
+                         .eps = c->eps,
+                         .in = at->projected,
+                         .out = at->rotated};
+}
+
+static int attention(session *s, const batch *b, const observer *watch,
+                     const depth_sublayer *sublayer, const steps *at, buffer *out, status *st) {
+    const model_config *c = model_configuration(s->model);
+    const layer_weights *w = &model_tensors(s->model)->layer[sublayer->layer];
     size_t heads_width = c->query_heads * c->head_dim;
     size_t extras = s->limits.rows * c->query_heads * sizeof(float), pattern = 0;
     for (size_t i = 0; i < b->layout.sequences; i++) {
         size_t length = b->layout.start[i + 1] - b->layout.start[i];
         pattern += c->query_heads * length * length * sizeof(float);
     }
-    linear_args project = {&b->layout, c->width, heads_width + 2 * c->kv_heads * c->head_dim,
-                           s->normed,  w->qkv,   w->qkv_bias,
-                           s->wide};
-    rotary_args rotate = {.layout = &b->layout,
-                          .query_heads = c->query_heads,
-                          .kv_heads = c->kv_heads,
-                          .head_dim = c->head_dim,
-                          .rotary = c->head_dim,
-                          .cosine = weights->rope_cosine,
-                          .sine = weights->rope_sine,
-                          .query_gain = w->q_norm,
-                          .key_gain = w->k_norm,
-                          .eps = c->eps,
-                          .qkv = s->wide};
+    linear_args project = {&b->layout,   c->width, heads_width + 2 * c->kv_heads * c->head_dim,
+                           at->normed,   w->qkv,   w->qkv_bias,
+                           at->projected};
+    rotary_args rotate = session_rotary(s, b, sublayer->layer, at);
     attention_args attend = {.layout = &b->layout,
                              .query_heads = c->query_heads,
                              .kv_heads = c->kv_heads,
                              .head_dim = c->head_dim,
-                             .qkv = s->wide,
-                             .out = s->inner};
-    linear_args back = {&b->layout, heads_width, c->width, s->inner, w->out, w->out_bias, out};
+                             .qkv = at->rotated,
+                             .out = at->inner};
+    linear_args back = {&b->layout, heads_width, c->width, at->inner, w->out, w->out_bias, out};
     if (watch && watch->attention &&
         (!(attend.entropy = seen_device(s, SEEN_ENTROPY, extras, st)) ||
          !(attend.first_token_mass = seen_device(s, SEEN_FIRST_TOKEN_MASS, extras, st))))
@@ -219,40 +225,41 @@ static int attention(session *s, const batch *b, const observer *watch,
     if (watch && watch->pattern && watch->pattern[sublayer->layer] &&
         !(attend.pattern = seen_device(s, SEEN_PATTERN, pattern, st)))
         return FAILED;
-    if (pre_norm(s, b, w->attn_norm, st) || s->k->linear(s->device, &project, st) ||
+    if (pre_norm(s, b, at, w->attn_norm, st) || s->k->linear(s->device, &project, st) ||
         s->k->rotary(s->device, &rotate, st) || s->k->attention(s->device, &attend, st))
         return FAILED;
     return s->k->linear(s->device, &back, st);
 }
 
-static int mlp(session *s, const batch *b, const depth_sublayer *sublayer, buffer *out,
-               status *st) {
+static int mlp(session *s, const batch *b, const depth_sublayer *sublayer, const steps *at,
+               buffer *out, status *st) {
     const model_config *c = model_configuration(s->model);
     const layer_weights *w = &model_tensors(s->model)->layer[sublayer->layer];
-    linear_args up = {&b->layout, c->width,        2 * c->mlp_width, s->normed,
-                      w->gate_up, w->gate_up_bias, s->wide};
-    swiglu_args act = {b->layout.rows, c->mlp_width, s->wide, s->inner};
-    linear_args down = {&b->layout, c->mlp_width, c->width, s->inner, w->down, w->down_bias, out};
-    if (pre_norm(s, b, w->mlp_norm, st) || s->k->linear(s->device, &up, st) ||
+    linear_args up = {&b->layout, c->width,        2 * c->mlp_width, at->normed,
+                      w->gate_up, w->gate_up_bias, at->projected};
+    swiglu_args act = {b->layout.rows, c->mlp_width, at->projected, at->inner};
+    linear_args down = {&b->layout, c->mlp_width, c->width, at->inner, w->down, w->down_bias, out};
+    if (pre_norm(s, b, at, w->mlp_norm, st) || s->k->linear(s->device, &up, st) ||
         s->k->swiglu(s->device, &act, st))
         return FAILED;
     return s->k->linear(s->device, &down, st);
 }
 
 static int run_sublayer(session *s, const batch *b, const observer *watch,
-                        const depth_sublayer *sublayer, status *st) {
-    int rc = read_site(s, b, watch, sublayer->site, st);
+                        const depth_sublayer *sublayer, const steps *at, status *st) {
+    int rc = read_site(s, b, watch, sublayer->site, at->in, st);
     if (rc)
         return rc;
     buffer *out = s->k->depth_storage(s->axis, (size_t)sublayer->out);
-    rc = sublayer->kind == SUBLAYER_ATTN ? attention(s, b, watch, sublayer, out, st)
-                                         : mlp(s, b, sublayer, out, st);
+    rc = sublayer->kind == SUBLAYER_ATTN ? attention(s, b, watch, sublayer, at, out, st)
+                                         : mlp(s, b, sublayer, at, out, st);
     if (rc || s->k->depth_made(s->axis, (size_t)sublayer->out, st))
         return FAILED;
     return watch ? observe_sublayer(s, b, watch, sublayer, st) : DONE;
 }
 
-static int run_head(session *s, const batch *b, const observer *watch, status *st) {
+static int run_head(session *s, const batch *b, const observer *watch, const steps *at,
+                    status *st) {
     const model_config *c = model_configuration(s->model);
     const model_weights *w = model_tensors(s->model);
     size_t rows = b->layout.rows, all = rows * c->vocabulary;
@@ -263,12 +270,12 @@ static int run_head(session *s, const batch *b, const observer *watch, status *s
     head_args head = {.layout = &b->layout,
                       .width = c->width,
                       .vocabulary = c->vocabulary,
-                      .in = s->normed,
+                      .in = at->normed,
                       .weight = w->head,
                       .target = s->target,
                       .loss = loss,
                       .logits = logits};
-    if (pre_norm(s, b, w->norm, st) || s->k->head(s->device, &head, st))
+    if (pre_norm(s, b, at, w->norm, st) || s->k->head(s->device, &head, st))
         return FAILED;
     if (!watch || !watch->on_head)
         return DONE;
@@ -312,6 +319,7 @@ int session_forward(session *s, const batch *b, const observer *watch, status *s
     const depth_program *p = s->program;
     const model_config *c = model_configuration(s->model);
     size_t rows = b->layout.rows;
+    s->ready_rows = 0;
     if (check_batch(s, b, st))
         return FAILED;
     depth_wants wants = {0};
@@ -332,8 +340,13 @@ int session_forward(session *s, const batch *b, const observer *watch, status *s
         return FAILED;
     int rc = DONE;
     for (size_t i = 0; i < p->sublayers && !rc; i++)
-        rc = run_sublayer(s, b, watch, &p->sublayer[i], st);
+        rc = run_sublayer(s, b, watch, &p->sublayer[i], &s->steps[i], st);
+    const steps *last = &s->steps[p->sublayers];
     if (!rc)
-        rc = read_site(s, b, watch, p->plan.sites - 1, st);
-    return rc ? rc : run_head(s, b, watch, st);
+        rc = read_site(s, b, watch, p->plan.sites - 1, last->in, st);
+    if (!rc)
+        rc = run_head(s, b, watch, last, st);
+    if (!rc)
+        s->ready_rows = rows;
+    return rc;
 }

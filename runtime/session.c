@@ -1,39 +1,173 @@
 #include "runtime/session_state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-typedef struct width_set {
-    size_t width, wide, inner, most_sources;
-} width_set;
+/* Columns of what a sublayer computes on its way. */
+typedef struct step_widths {
+    size_t projected, rotated, inner;
+} step_widths;
 
 static size_t larger(size_t a, size_t b) {
     return a > b ? a : b;
 }
 
-static width_set widths(const model *m, const depth_program *program) {
-    const model_config *c = model_configuration(m);
-    size_t qkv = (c->query_heads + 2 * c->kv_heads) * c->head_dim, most = 0;
-    for (size_t i = 0; i < program->plan.sites; i++)
-        most = larger(most, (size_t)program->plan.site[i].sources);
-    return (width_set){c->width, larger(qkv, 2 * c->mlp_width),
-                       larger(c->query_heads * c->head_dim, c->mlp_width), most};
+static step_widths widths_of(const model_config *c, sublayer_kind kind) {
+    size_t heads = c->query_heads * c->head_dim, qkv = heads + 2 * c->kv_heads * c->head_dim;
+    return kind == SUBLAYER_ATTN ? (step_widths){qkv, qkv, heads}
+                                 : (step_widths){2 * c->mlp_width, 0, c->mlp_width};
+}
+
+static step_widths widest(const model_config *c) {
+    step_widths attn = widths_of(c, SUBLAYER_ATTN), mlp = widths_of(c, SUBLAYER_MLP);
+    return (step_widths){larger(attn.projected, mlp.projected), 0, larger(attn.inner, mlp.inner)};
+}
+
+/* ---- forecast ---- */
+
+/* Floats of a row that the depth axis takes. */
+static size_t depth_columns(const depth_program *program, bool backward) {
+    const depth_plan *plan = &program->plan;
+    size_t most = 0;
+    size_t columns = (backward ? plan->values : plan->slots) * plan->width;
+    columns += (plan->values + 1) * (1 + plan->heads);
+    for (size_t i = 0; i < plan->sites; i++) {
+        const depth_site *site = &plan->site[i];
+        size_t sources = (size_t)site->sources;
+        most = larger(most, sources);
+        if (!backward || sources == 0)
+            continue;
+        columns += plan->heads * (sources + 1);
+        columns += site->base == NO_VALUE ? 0 : plan->width;
+        columns += site->gate == GATE_SIGMOID_VECTOR ? 3 * plan->width : 0;
+    }
+    return columns + plan->heads * most;
 }
 
 size_t session_bytes(const model *m, const depth_program *program, const session_limits *limits) {
-    width_set w = widths(m, program);
-    size_t norms = 1 + program->plan.heads;
-    size_t columns = 2 + 2 * w.width + w.wide + w.inner + program->plan.slots * w.width +
-                     (program->plan.values + 1) * norms + program->plan.heads * w.most_sources;
-    return limits->rows * columns * sizeof(float);
+    const model_config *c = model_configuration(m);
+    step_widths most = widest(c);
+    size_t shared = 2 * c->width + most.projected + most.inner, floats = 0;
+    size_t row = 2 + depth_columns(program, limits->backward) + shared;
+    for (size_t k = 0; limits->backward && k < program->sublayers; k++) {
+        step_widths w = widths_of(c, program->sublayer[k].kind);
+        row += 2 * c->width + w.projected + w.rotated + w.inner;
+    }
+    if (limits->backward) {
+        row += c->width + 2;
+        floats = model_parameters(m) + (c->tied ? c->vocabulary * c->width : 0);
+        /* queries' gradients: of each sequence in double, and of the tiles at work */
+        floats += program->plan.sites * c->width * (3 * limits->sequences + limits->rows / 64);
+    }
+    return (limits->rows * row + floats) * sizeof(float);
+}
+
+/* ---- making ---- */
+
+static int own(session *s, size_t columns, buffer **out, status *st) {
+    size_t bytes;
+    if (__builtin_mul_overflow(s->limits.rows, columns * sizeof(float), &bytes))
+        return status_fail(st, "session: %zu rows of %zu values are too many", s->limits.rows,
+                           columns);
+    if (s->k->buffer_create(s->device, bytes, out, st))
+        return FAILED;
+    s->owned[s->owned_count++] = *out;
+    return DONE;
+}
+
+static int own_steps(session *s, step_widths w, steps *at, status *st) {
+    size_t width = model_configuration(s->model)->width;
+    if (own(s, width, &at->in, st) || own(s, width, &at->normed, st) ||
+        (w.projected && own(s, w.projected, &at->projected, st)) ||
+        (w.inner && own(s, w.inner, &at->inner, st)))
+        return FAILED;
+    at->rotated = at->projected;
+    return w.rotated ? own(s, w.rotated, &at->rotated, st) : DONE;
+}
+
+/* One gradient for each buffer of weights: parameters that are fused follow one another. */
+static int own_gradients(session *s, status *st) {
+    size_t params = model_params(s->model);
+    if (!(s->gradient = mem_array(params + 1, sizeof *s->gradient, "gradients", st)))
+        return FAILED;
+    for (size_t i = 0; i < params; i++) {
+        const model_param *p = model_param_at(s->model, i);
+        if (p->offset == 0)
+            s->gradient[s->gradients++] = (weight_gradient){.weight = p->memory};
+        s->gradient[s->gradients - 1].bytes += p->rows * p->columns * sizeof(float);
+    }
+    const model_weights *w = model_tensors(s->model);
+    bool tied = w->head == w->embedding;
+    if (tied) /* found by no weight: see head_gradient */
+        s->gradient[s->gradients++] = (weight_gradient){.bytes = s->gradient[0].bytes};
+    for (size_t i = 0; i < s->gradients; i++) {
+        weight_gradient *g = &s->gradient[i];
+        if (s->k->buffer_create(s->device, g->bytes, &g->sum, st))
+            return FAILED;
+        s->owned[s->owned_count++] = g->sum;
+        if (g->weight == (tied ? NULL : w->head))
+            s->head_gradient = g->sum;
+    }
+    return session_gradient_clear(s, st);
+}
+
+static int own_backward(session *s, status *st) {
+    const model_config *c = model_configuration(s->model);
+    const depth_program *p = s->program;
+    step_widths most = widest(c);
+    for (size_t k = 0; k < p->sublayers; k++)
+        if (own_steps(s, widths_of(c, p->sublayer[k].kind), &s->steps[k], st))
+            return FAILED;
+    if (own_steps(s, (step_widths){0}, &s->steps[p->sublayers], st) ||
+        own(s, c->width, &s->d_normed, st) || own(s, most.projected, &s->d_projected, st) ||
+        own(s, most.inner, &s->d_inner, st) ||
+        !(s->l2 = mem_array(s->limits.rows, sizeof *s->l2, "session", st)))
+        return FAILED;
+    return own_gradients(s, st);
+}
+
+static int own_shared(session *s, status *st) {
+    steps all = {0};
+    if (own_steps(s, widest(model_configuration(s->model)), &all, st))
+        return FAILED;
+    for (size_t k = 0; k <= s->program->sublayers; k++)
+        s->steps[k] = all;
+    return DONE;
+}
+
+static int make(session *s, status *st) {
+    const depth_plan *plan = &s->program->plan;
+    const model_weights *weights = model_tensors(s->model);
+    size_t buffers = 2 + 5 * (s->program->sublayers + 1) + 3 + model_params(s->model) + 1;
+    s->owned = mem_array(buffers, sizeof *s->owned, "session", st);
+    s->steps = mem_array(s->program->sublayers + 1, sizeof *s->steps, "session", st);
+    s->site = mem_array(plan->sites, sizeof *s->site, "session", st);
+    s->host_target = mem_array(s->limits.rows, sizeof *s->host_target, "session", st);
+    if (!s->owned || !s->steps || !s->site || !s->host_target)
+        return FAILED;
+    for (size_t i = 0; i + 1 < plan->sites; i++)
+        s->site[i] = i % 2 == SUBLAYER_ATTN ? weights->layer[i / 2].attn_site
+                                            : weights->layer[i / 2].mlp_site;
+    s->site[plan->sites - 1] = weights->final_site;
+    for (size_t i = 0; i < plan->sites; i++)
+        s->most_sources = larger(s->most_sources, (size_t)plan->site[i].sources);
+    depth_options options = {.plan = plan,
+                             .weights = s->site,
+                             .max_rows = s->limits.rows,
+                             .max_sequences = s->limits.sequences,
+                             .backward = s->limits.backward};
+    if (own(s, 1, &s->id, st) || own(s, 1, &s->target, st) ||
+        (s->limits.backward ? own_backward(s, st) : own_shared(s, st)))
+        return FAILED;
+    return s->k->depth_create(s->device, &options, &s->axis, st);
 }
 
 int session_create(const model *m, const depth_program *program, const session_limits *limits,
                    session **out, status *st) {
-    width_set w = widths(m, program);
-    const model_weights *weights = model_tensors(m);
-    if (limits->longest > weights->rope_positions)
+    size_t positions = model_tensors(m)->rope_positions;
+    if (limits->longest > positions)
         return status_fail(st, "session: sequences of %zu tokens, the model was opened for %zu",
-                           limits->longest, weights->rope_positions);
+                           limits->longest, positions);
     session *s = mem_array(1, sizeof *s, "session", st);
     if (!s)
         return FAILED;
@@ -42,33 +176,12 @@ int session_create(const model *m, const depth_program *program, const session_l
     s->limits = *limits;
     s->k = model_kernels(m);
     s->device = model_backend(m);
-    s->most_sources = w.most_sources;
-    size_t row = limits->rows * sizeof(float);
-    size_t sites = program->plan.sites;
-    site_weights *site = mem_array(sites, sizeof *site, "session", st);
-    s->host_target = mem_array(limits->rows, sizeof *s->host_target, "session", st);
-    if (!site || !s->host_target)
-        goto fail;
-    for (size_t i = 0; i + 1 < sites; i++)
-        site[i] = i % 2 == SUBLAYER_ATTN ? weights->layer[i / 2].attn_site
-                                         : weights->layer[i / 2].mlp_site;
-    site[sites - 1] = weights->final_site;
-    depth_options options = {&program->plan, site, limits->rows, limits->sequences};
-    if (s->k->buffer_create(s->device, row, &s->id, st) ||
-        s->k->buffer_create(s->device, row, &s->target, st) ||
-        s->k->buffer_create(s->device, row * w.width, &s->in, st) ||
-        s->k->buffer_create(s->device, row * w.width, &s->normed, st) ||
-        s->k->buffer_create(s->device, row * w.wide, &s->wide, st) ||
-        s->k->buffer_create(s->device, row * w.inner, &s->inner, st) ||
-        s->k->depth_create(s->device, &options, &s->axis, st))
-        goto fail;
-    free(site);
+    if (make(s, st)) {
+        session_free(s);
+        return FAILED;
+    }
     *out = s;
     return DONE;
-fail:
-    free(site);
-    session_free(s);
-    return FAILED;
 }
 
 void session_free(session *s) {
@@ -79,13 +192,14 @@ void session_free(session *s) {
         free(s->seen[i].host);
     }
     s->k->depth_free(s->axis);
-    s->k->buffer_free(s->device, s->id);
-    s->k->buffer_free(s->device, s->target);
-    s->k->buffer_free(s->device, s->in);
-    s->k->buffer_free(s->device, s->normed);
-    s->k->buffer_free(s->device, s->wide);
-    s->k->buffer_free(s->device, s->inner);
+    for (size_t i = 0; i < s->owned_count; i++)
+        s->k->buffer_free(s->device, s->owned[i]);
+    free(s->owned);
+    free(s->steps);
+    free(s->site);
     free(s->host_target);
     free(s->sums);
+    free(s->l2);
+    free(s->gradient);
     free(s);
 }

@@ -23,6 +23,7 @@ typedef struct session_limits {
     size_t rows;      /* tokens in a batch, at most */
     size_t sequences; /* in a batch, at most */
     size_t longest;   /* tokens in a sequence, at most */
+    bool backward;    /* session_backward will be called: activations are kept, gradients summed */
 } session_limits;
 
 typedef struct batch {
@@ -58,6 +59,16 @@ typedef struct head_view {
     const float *logits; /* [rows, vocabulary] */
 } head_view;
 
+/* Gradient norms of one point, of the SUM of each sequence's token losses. */
+typedef enum gradient_point { GRADIENT_IN, GRADIENT_OUT, GRADIENT_EMB } gradient_point;
+typedef struct gradient_view {
+    gradient_point point;
+    size_t site;                    /* GRADIENT_IN */
+    const depth_sublayer *sublayer; /* GRADIENT_OUT */
+    const float *l2; /* [rows] norm over the width. `in`: what reaches it through its own sublayer
+                        alone; `out`: total, through every later reader */
+} gradient_view;
+
 typedef struct observer {
     void *self;
     bool magnitudes;    /* rms, absmax, median of in, out, state */
@@ -75,6 +86,7 @@ typedef struct observer {
     int (*on_site)(void *self, const batch *b, const site_view *view, status *st);
     int (*on_sublayer)(void *self, const batch *b, const sublayer_view *view, status *st);
     int (*on_head)(void *self, const batch *b, const head_view *view, status *st);
+    int (*on_gradient)(void *self, const batch *b, const gradient_view *view, status *st);
 } observer;
 
 /* The model and the program must outlive the session. */
@@ -88,5 +100,21 @@ size_t session_bytes(const model *m, const depth_program *program, const session
 /* Runs one batch. Token ids are checked against the vocabulary (the error names the position).
  * `watch` may be NULL. */
 int session_forward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
+
+/* ---- backward ---- */
+
+/* The backward pass of the batch that session_forward ran last (limits.backward). Adds the
+ * gradients of the sum of its token losses to the session's, sequence by sequence, so that their
+ * bits do not depend on batches. Reads the depth program alone. Where it fails, or the observer
+ * stops it, the session's sums are incomplete: stop between batches. */
+int session_backward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
+
+/* The summed gradient of one parameter (model_param_at) as [rows * columns] floats; a tied head's
+ * gradient is part of the embedding's. Divide by session_gradient_tokens for the mean loss's. */
+int session_gradient(session *s, size_t param, float *out, status *st) MUST_USE;
+/* Predicted tokens of all batches that session_backward added since the session was created. */
+size_t session_gradient_tokens(const session *s);
+/* Sets the sums to zero. */
+int session_gradient_clear(session *s, status *st) MUST_USE;
 
 #endif

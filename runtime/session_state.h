@@ -1,4 +1,5 @@
-/* session_state.h - what a session holds; shared by session.c and forward.c only. */
+/* session_state.h - what a session holds; shared by session.c, forward.c, backward.c and tests
+ * only. */
 #ifndef FATHOM_SESSION_STATE_H
 #define FATHOM_SESSION_STATE_H
 
@@ -23,6 +24,7 @@ typedef enum observed {
     SEEN_PATTERN,
     SEEN_LOGITS,
     SEEN_LOSS,
+    SEEN_GRADIENT_RMS,
     SEEN_COUNT,
 } observed;
 
@@ -33,6 +35,23 @@ typedef struct seen {
     size_t host_bytes;
 } seen;
 
+/* What a sublayer computes on its way, or the final norm (the first two). With backward each has
+ * its own, kept until its gradient is known; without, all share one. */
+typedef struct steps {
+    buffer *in;        /* [rows, width]: what the site gave */
+    buffer *normed;    /* [rows, width]; backward: the gradient of `in` takes its place */
+    buffer *projected; /* attention: [rows, qkv width] before rotary; MLP: [rows, 2 mlp_width] */
+    buffer *rotated;   /* attention: after rotary; without backward the same as `projected` */
+    buffer *inner;     /* [rows, query_heads * head_dim] or [rows, mlp_width] */
+} steps;
+
+/* The summed gradient of one buffer of weights (fused ones hold several parameters). */
+typedef struct weight_gradient {
+    const buffer *weight;
+    buffer *sum;
+    size_t bytes;
+} weight_gradient;
+
 struct session {
     const model *model;
     const depth_program *program;
@@ -40,17 +59,36 @@ struct session {
     const kernels *k;
     backend *device;
     depth *axis;
-    size_t most_sources;  /* of any site */
+    site_weights *site;  /* [sites] */
+    size_t most_sources; /* of any site */
+    buffer **owned;      /* [owned_count] every buffer below, freed with the session */
+    size_t owned_count;
     buffer *id;           /* [rows] int32 */
     buffer *target;       /* [rows] int32: the next token, -1 at a sequence's end */
-    buffer *in;           /* [rows, width] */
-    buffer *normed;       /* [rows, width] */
-    buffer *wide;         /* [rows, max(qkv width, 2 mlp_width)] */
-    buffer *inner;        /* [rows, max(query_heads * head_dim, mlp_width)] */
+    steps *steps;         /* [program->sublayers + 1] in running order, the final norm last */
     int32_t *host_target; /* [rows] */
     double *sums;         /* [sequences, most routing sums] */
     size_t sums_count;    /* doubles in `sums` */
     seen seen[SEEN_COUNT];
+
+    /* Backward only. */
+    buffer *d_normed;          /* [rows, width] */
+    buffer *d_projected;       /* [rows, max(qkv width, 2 mlp_width)] */
+    buffer *d_inner;           /* [rows, max(query_heads * head_dim, mlp_width)] */
+    float *l2;                 /* [rows] host */
+    weight_gradient *gradient; /* [gradients] */
+    size_t gradients;
+    buffer *head_gradient;  /* of the output head; where tied, apart from the embedding's */
+    size_t gradient_tokens; /* predicted tokens whose losses are in the sums */
+    size_t ready_rows;      /* tokens of the batch that was run forward and not yet backward */
 };
+
+/* Magnitudes of the rows of `from`: what[i] names the result for rms, absmax, its channel and the
+ * median, or is SEEN_COUNT: not wanted; out[i] receives it [rows] in host memory. */
+int session_measure(session *s, size_t rows, const buffer *from, const observed what[4],
+                    const void *out[4], status *st) MUST_USE;
+
+/* Rotary embedding of one layer. */
+rotary_args session_rotary(const session *s, const batch *b, size_t layer, const steps *at);
 
 #endif

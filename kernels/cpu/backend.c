@@ -84,13 +84,14 @@ int cpu_tiles(backend *device, const batch_layout *layout, size_t rows, size_t *
     return DONE;
 }
 
-int cpu_scratch(backend *device, size_t floats, float **out, size_t *stride, status *st) {
-    const size_t line = 16; /* threads share no cache line */
-    if (floats > SIZE_MAX / sizeof(float) / device->threads - line)
-        return status_fail(st, "scratch memory: %zu floats for each of %zu threads is too large",
-                           floats, device->threads);
+int cpu_scratch_parts(backend *device, size_t parts, size_t floats, float **out, size_t *stride,
+                      status *st) {
+    const size_t line = 16; /* parts share no cache line */
+    if (parts > 0 && floats > SIZE_MAX / sizeof(float) / parts - line)
+        return status_fail(st, "scratch memory: %zu floats for each of %zu parts is too large",
+                           floats, parts);
     *stride = (floats + line - 1) / line * line;
-    const size_t needed = *stride * device->threads;
+    const size_t needed = *stride * parts;
     if (needed > device->scratch_floats) {
         void *larger;
         if (posix_memalign(&larger, 64, needed * sizeof(float)))
@@ -102,6 +103,10 @@ int cpu_scratch(backend *device, size_t floats, float **out, size_t *stride, sta
     }
     *out = device->scratch;
     return DONE;
+}
+
+int cpu_scratch(backend *device, size_t floats, float **out, size_t *stride, status *st) {
+    return cpu_scratch_parts(device, device->threads, floats, out, stride, st);
 }
 
 int cpu_holds(const buffer *memory, size_t rows, size_t columns, const char *what, status *st) {
@@ -202,4 +207,14 @@ const kernels kernels_cpu = {
     .depth_made = cpu_depth_made,
     .depth_read = cpu_depth_read,
     .depth_sums = cpu_depth_sums,
+    .depth_give = cpu_depth_give,
+    .depth_pull = cpu_depth_pull,
+    .depth_site_grads = cpu_depth_site_grads,
+    .embed_back = cpu_embed_back,
+    .norm_back = cpu_norm_back,
+    .linear_back = cpu_linear_back,
+    .rotary_back = cpu_rotary_back,
+    .attention_back = cpu_attention_back,
+    .swiglu_back = cpu_swiglu_back,
+    .head_back = cpu_head_back,
 };

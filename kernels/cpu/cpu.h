@@ -39,6 +39,10 @@ int cpu_tiles(backend *device, const batch_layout *layout, size_t rows, size_t *
  * the next call. */
 int cpu_scratch(backend *device, size_t floats, float **out, size_t *stride, status *st) MUST_USE;
 
+/* The same for each of `parts` pieces of work, part p's at *out + p * (*stride). */
+int cpu_scratch_parts(backend *device, size_t parts, size_t floats, float **out, size_t *stride,
+                      status *st) MUST_USE;
+
 /* Fails unless `memory` holds rows * columns 4-byte elements. `what` names the buffer. */
 int cpu_holds(const buffer *memory, size_t rows, size_t columns, const char *what,
               status *st) MUST_USE;
@@ -60,6 +64,14 @@ static inline void sgemm(bool b_transposed, size_t m, size_t n, size_t k, float 
                 (blasint)c_stride);
 }
 
+/* c [m,n] = a^T b (a [k,m], b [k,n]) + keep c, with row strides. */
+static inline void sgemm_across(size_t m, size_t n, size_t k, const float *a, size_t a_stride,
+                                const float *b, size_t b_stride, float keep, float *c,
+                                size_t c_stride) {
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (blasint)m, (blasint)n, (blasint)k, 1.0f,
+                a, (blasint)a_stride, b, (blasint)b_stride, keep, c, (blasint)c_stride);
+}
+
 int cpu_embed(backend *device, const embed_args *args, status *st);
 int cpu_norm(backend *device, const norm_args *args, status *st);
 int cpu_linear(backend *device, const linear_args *args, status *st);
@@ -69,6 +81,14 @@ int cpu_swiglu(backend *device, const swiglu_args *args, status *st);
 int cpu_head(backend *device, const head_args *args, status *st);
 int cpu_magnitude(backend *device, const magnitude_args *args, status *st);
 
+int cpu_embed_back(backend *device, const embed_back_args *args, status *st);
+int cpu_norm_back(backend *device, const norm_back_args *args, status *st);
+int cpu_linear_back(backend *device, const linear_back_args *args, status *st);
+int cpu_rotary_back(backend *device, const rotary_back_args *args, status *st);
+int cpu_attention_back(backend *device, const attention_back_args *args, status *st);
+int cpu_swiglu_back(backend *device, const swiglu_back_args *args, status *st);
+int cpu_head_back(backend *device, const head_back_args *args, status *st);
+
 int cpu_depth_create(backend *device, const depth_options *options, depth **out, status *st);
 void cpu_depth_free(depth *axis);
 int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *wants, status *st);
@@ -76,5 +96,8 @@ buffer *cpu_depth_storage(depth *axis, size_t value);
 int cpu_depth_made(depth *axis, size_t value, status *st);
 int cpu_depth_read(depth *axis, const depth_read_args *args, status *st);
 int cpu_depth_sums(depth *axis, size_t site, double *sums, status *st);
+int cpu_depth_give(depth *axis, size_t site, const buffer *d_in, status *st);
+int cpu_depth_pull(depth *axis, size_t value, const buffer **d_value, status *st);
+int cpu_depth_site_grads(depth *axis, size_t site, const site_grads *grads, status *st);
 
 #endif

@@ -10,9 +10,9 @@
 void cpu_depth_free(depth *axis) {
     if (!axis)
         return;
-    const kernels *k = &kernels_cpu;
-    for (size_t i = 0; axis->slot && i < axis->plan->slots; i++)
-        k->buffer_free(axis->device, axis->slot[i]);
+    cpu_depth_back_free(axis);
+    for (size_t i = 0; axis->slot && i < axis->slots; i++)
+        kernels_cpu.buffer_free(axis->device, axis->slot[i]);
     for (size_t v = 0; axis->value && v < axis->plan->values; v++) {
         free(axis->value[v].rms);
         free(axis->value[v].inverse_rms);
@@ -96,7 +96,7 @@ static int create_value(depth *axis, size_t v, status *st) {
     } else if (planned->kind == VALUE_ZERO) {
         value->row = axis->zero;
     } else {
-        value->row = floats(axis->slot[planned->slot]);
+        value->row = floats(cpu_depth_storage(axis, v));
     }
     if (!value->source)
         return DONE;
@@ -142,6 +142,8 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
     axis->plan = plan;
     axis->max_rows = options->max_rows;
     axis->max_sequences = options->max_sequences;
+    axis->backward = options->backward;
+    axis->slots = options->backward ? plan->values : plan->slots;
     size_t bytes;
     if (check_values(plan, st))
         goto failed;
@@ -150,16 +152,17 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
                     plan->width);
         goto failed;
     }
-    axis->slot = mem_array(plan->slots, sizeof *axis->slot, "depth slots", st);
+    axis->slot = mem_array(axis->slots, sizeof *axis->slot, "depth slots", st);
     axis->value = mem_array(plan->values, sizeof *axis->value, "depth values", st);
     axis->site = mem_array(plan->sites, sizeof *axis->site, "depth sites", st);
     axis->zero = mem_array(plan->width, sizeof *axis->zero, "depth values", st);
     axis->start = mem_array(options->max_sequences + 1, sizeof *axis->start, "batch layout", st);
-    axis->holds = mem_array(plan->slots, sizeof *axis->holds, "depth slots", st);
+    axis->holds = mem_array(axis->slots, sizeof *axis->holds, "depth slots", st);
     if (!axis->slot || !axis->holds || !axis->value || !axis->site || !axis->zero || !axis->start)
         goto failed;
-    for (size_t i = 0; i < plan->slots; i++)
-        if (kernels_cpu.buffer_create(device, bytes, &axis->slot[i], st))
+    for (size_t i = 0; i < axis->slots; i++)
+        if ((!axis->backward || cpu_depth_slot(axis, i) >= 0) &&
+            kernels_cpu.buffer_create(device, bytes, &axis->slot[i], st))
             goto failed;
     for (size_t s = 0; s < plan->sites; s++)
         if (create_site(axis, s, &options->weights[s], st))
@@ -167,11 +170,24 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
     for (size_t v = 0; v < plan->values; v++)
         if (create_value(axis, v, st))
             goto failed;
+    if (axis->backward && cpu_depth_back_create(axis, st))
+        goto failed;
     *out = axis;
     return DONE;
 failed:
     cpu_depth_free(axis);
     return FAILED;
+}
+
+void *cpu_depth_partial(depth *axis, size_t bytes, status *st) {
+    if (axis->partial && bytes <= axis->partial_bytes)
+        return axis->partial;
+    free(axis->partial);
+    axis->partial_bytes = 0;
+    axis->partial = mem_array(bytes, 1, "sums of tiles", st);
+    if (axis->partial)
+        axis->partial_bytes = bytes;
+    return axis->partial;
 }
 
 /* Memory that only batches with sums or pairs need. */
@@ -215,15 +231,17 @@ int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *
     axis->layout = (batch_layout){layout->sequences, layout->rows, axis->start};
     axis->wants = *wants;
     axis->wants.pairs = wants->pairs && wants->sums;
-    for (size_t i = 0; i < axis->plan->slots; i++)
+    for (size_t i = 0; i < axis->slots; i++)
         axis->holds[i] = NO_VALUE;
     for (size_t s = 0; s < axis->plan->sites; s++)
         axis->site[s].read = false;
+    if (axis->backward)
+        cpu_depth_back_begin(axis);
     return axis->wants.sums ? begin_sums(axis, st) : DONE;
 }
 
 buffer *cpu_depth_storage(depth *axis, size_t value) {
-    const int slot = axis->plan->value[value].slot;
+    const int slot = cpu_depth_slot(axis, value);
     return slot < 0 ? NULL : axis->slot[slot];
 }
 
@@ -271,11 +289,11 @@ static void finish_value(depth *axis, size_t v) {
         const size_t count = rows - first < DEPTH_TILE ? rows - first : DEPTH_TILE;
         if (computed)
             combine(planned->kind == VALUE_SUB, &axis->value[planned->a], &axis->value[planned->b],
-                    floats(axis->slot[planned->slot]), axis->plan->width, first, count);
+                    floats(cpu_depth_storage(axis, v)), axis->plan->width, first, count);
         if (value->source)
             cpu_depth_cache(axis, value, first, count);
     }
-    axis->holds[planned->slot] = (int)v;
+    axis->holds[cpu_depth_slot(axis, v)] = (int)v;
 }
 
 int cpu_depth_made(depth *axis, size_t value, status *st) {

@@ -1,4 +1,5 @@
-/* depth.h - the CPU's depth object, shared by depth.c (values) and depth_read.c (sites). */
+/* depth.h - the CPU's depth object: depth.c makes values, depth_read.c reads sites, depth_back.c
+ * and depth_pull.c run both backward. */
 #ifndef FATHOM_KERNELS_CPU_DEPTH_H
 #define FATHOM_KERNELS_CPU_DEPTH_H
 
@@ -15,7 +16,26 @@ typedef struct value_state {
     float *rms;         /* [rows] sqrt(mean of squares) over the full width */
     float *inverse_rms; /* [rows] 1 / sqrt(mean of squares + eps) */
     float *norm;        /* [rows, heads] length of each head's slice */
+
+    /* For the backward pass. */
+    bool pulled;           /* in this batch */
+    const buffer *d_value; /* where its gradient then is */
+    buffer *gradient;      /* where one is written: mostly over the value itself */
+    double *d_null;        /* [max_sequences, width] of a null source: summed over the tokens */
 } value_state;
+
+/* What a site keeps for the backward pass. */
+typedef struct site_back {
+    const buffer *in;   /* what depth_read gave: the mix where there is no base */
+    const buffer *d_in; /* its gradient, once given in this batch; else NULL */
+    buffer *mix;        /* with a base. Once given, of a gated site: the mix's gradient */
+    buffer *gate;       /* of a vector gate. Once given: the gradient before its sigmoid */
+    buffer *d_gated;    /* of a vector gate: what reaches the base through it */
+    float *weight;      /* [rows, heads, sources] */
+    float *product;     /* [rows, heads] <d_mix, mix> of a slice */
+    double *d_folded;   /* [max_sequences, width] gradients summed over the tokens, */
+    double *d_gate;     /* [max_sequences] that of a scalar gate */
+} site_back;
 
 typedef struct site_state {
     site_weights weights;
@@ -23,14 +43,19 @@ typedef struct site_state {
     bool read;          /* in this batch */
     double *sums;       /* [max_sequences, kept of its layout], allocated when first wanted */
     size_t sums_length; /* doubles of one sequence in `sums` */
+    site_back *back;    /* NULL without backward */
 } site_state;
+
+typedef struct depth_uses depth_uses; /* who uses which value; depth_pull.c */
 
 struct depth {
     backend *device;
     const depth_plan *plan;
     size_t max_rows, max_sequences;
-    buffer **slot;      /* [plan->slots] of [max_rows, width] */
-    int *holds;         /* [plan->slots] the value made there last in this batch, or NO_VALUE */
+    bool backward;
+    size_t slots;       /* the plan's; backward: one for each value */
+    buffer **slot;      /* [slots] of [max_rows, width]; NULL where none is needed */
+    int *holds;         /* [slots] the value made there last in this batch, or NO_VALUE */
     value_state *value; /* [plan->values] */
     site_state *site;   /* [plan->sites] */
     float *zero;        /* [width] of zeros: a VALUE_ZERO's row */
@@ -45,8 +70,10 @@ struct depth {
     double *pair_sum; /* [pairs, max_sequences] */
     size_t *new_pair; /* [pairs, 2] source positions in the site being read, not yet known */
 
-    double *partial; /* [tiles, doubles] of the site being read */
-    size_t partial_capacity;
+    void *partial; /* sums of each tile of the site being read or the value being pulled */
+    size_t partial_bytes;
+
+    depth_uses *uses; /* NULL without backward */
 };
 
 enum { DEPTH_TILE = 32 }; /* rows of a tile: sequences of a few hundred tokens fill many threads */
@@ -54,11 +81,36 @@ enum { DEPTH_TILE = 32 }; /* rows of a tile: sequences of a few hundred tokens f
 /* Fills what is cached of rows first .. first + rows - 1 of a source. */
 void cpu_depth_cache(const depth *axis, value_state *value, size_t first, size_t rows);
 
+/* The slot of a value; -1: none (NULL, ZERO). */
+static inline int cpu_depth_slot(const depth *axis, size_t value) {
+    const int slot = axis->plan->value[value].slot;
+    return slot >= 0 && axis->backward ? (int)value : slot;
+}
+
 /* Whether a value is made and still in its slot. */
 static inline bool cpu_depth_holds(const depth *axis, size_t value) {
-    const int slot = axis->plan->value[value].slot;
+    const int slot = cpu_depth_slot(axis, value);
     return slot < 0 || axis->holds[slot] == (int)value;
 }
+
+/* axis->partial with room for `bytes`; NULL with `st` filled without memory. */
+void *cpu_depth_partial(depth *axis, size_t bytes, status *st);
+
+/* The number that a scalar gate is; 1 without one. */
+float cpu_depth_gate(const depth_site *planned, const site_weights *weights);
+
+/* Whether the mix goes through a gate, so that its gradient is not the site's. */
+static inline bool cpu_depth_gated(const depth_site *planned) {
+    return planned->base != NO_VALUE && planned->sources > 0 && planned->gate != GATE_NONE;
+}
+
+/* What values and sites keep for the backward pass: made once their slots are there, freed (all
+ * may be NULL), and forgotten at the start of a batch. */
+int cpu_depth_back_create(depth *axis, status *st) MUST_USE;
+void cpu_depth_back_free(depth *axis);
+void cpu_depth_back_begin(depth *axis);
+int cpu_depth_uses_create(depth *axis, status *st) MUST_USE;
+void cpu_depth_uses_free(depth_uses *uses);
 
 /* Number of an unordered pair of source indices. */
 static inline size_t pair_index(size_t i, size_t j) {

@@ -210,6 +210,15 @@ INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate)
     }
 }
 
+/* Weights and mix of one token, for the backward pass. */
+static void keep_token(const reading *site, size_t row, const float *weight, const float *mix) {
+    const site_back *back = site->site->back;
+    const size_t cells = site->heads * site->sources;
+    memcpy(back->weight + row * cells, weight, cells * sizeof *weight);
+    if (back->mix)
+        memcpy(floats(back->mix) + row * site->width, mix, site->width * sizeof *mix);
+}
+
 CLONES static void read_tile(const reading *site, const row_tile *tile, float *memory,
                              double *partial) {
     const workspace work = workspace_of(site, memory);
@@ -220,8 +229,12 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
     /* An interpolation without a gate is the mix itself. */
     const bool mix_only =
         !base || (site->planned->interpolates && site->planned->gate == GATE_NONE);
+    const site_back *back = site->site->back;
+    float *gate = back && back->gate ? floats(back->gate) + tile->first * width : work.gate;
     if (vector)
-        vector_gate(site, tile, work.gate);
+        vector_gate(site, tile, gate);
+    for (size_t r = 1; vector && back && base->stride == 0 && r < tile->rows; r++)
+        memcpy(gate + r * width, gate, width * sizeof *gate);
     if (partial)
         memset(partial, 0, (site->sums_length + site->new_pairs) * sizeof *partial);
     for (size_t r = 0; r < tile->rows; r++) {
@@ -234,6 +247,8 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
         token_mix(site, work.v, work.weight, in);
         if (site->weights)
             memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
+        if (back)
+            keep_token(site, row, work.weight, in);
         if (partial && tile->position + r >= site->axis->wants.skip_first) {
             token_sums(site, row, in, &work, partial);
             token_pairs(site, row, work.v, partial + site->sums_length);
@@ -242,7 +257,7 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
             continue;
         const float *from = base->row + row * base->stride;
         if (vector)
-            apply_base(in, from, work.gate + r * base->stride, site->planned->interpolates, width);
+            apply_base(in, from, gate + r * base->stride, site->planned->interpolates, width);
         else
             apply_base_scalar(in, from, site->scalar_gate, site->planned->interpolates, width);
     }
@@ -266,7 +281,8 @@ static size_t find_new_pairs(depth *axis, const depth_site *planned) {
 }
 
 /* Adds the tiles' sums to their sequences', in order. */
-static void add_partials(depth *axis, const reading *site, double *sums, size_t tiles) {
+static void add_partials(depth *axis, const reading *site, const double *partial, double *sums,
+                         size_t tiles) {
     const size_t length = site->sums_length, stride = length + site->new_pairs;
     const depth_site *planned = site->planned;
     memset(sums, 0, axis->layout.sequences * length * sizeof *sums);
@@ -277,12 +293,12 @@ static void add_partials(depth *axis, const reading *site, double *sums, size_t 
         double *sum = axis->pair_sum + index * axis->max_sequences;
         memset(sum, 0, axis->layout.sequences * sizeof *sum);
         for (size_t t = 0; t < tiles; t++)
-            sum[axis->device->tile[t].sequence] += axis->partial[t * stride + length + p];
+            sum[axis->device->tile[t].sequence] += partial[t * stride + length + p];
     }
     for (size_t t = 0; t < tiles; t++) {
         double *to = sums + axis->device->tile[t].sequence * length;
         for (size_t i = 0; i < length; i++)
-            to[i] += axis->partial[t * stride + i];
+            to[i] += partial[t * stride + i];
     }
 }
 
@@ -305,7 +321,7 @@ static void read_base(depth *axis, const depth_site *planned, site_state *site, 
     }
 }
 
-static float scalar_gate(const depth_site *planned, const site_weights *weights) {
+float cpu_depth_gate(const depth_site *planned, const site_weights *weights) {
     if (planned->gate == GATE_ALPHA)
         return *floats(weights->gate);
     if (planned->gate == GATE_SIGMOID_SCALAR)
@@ -344,6 +360,8 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
     const depth_site *planned = &plan->site[args->site];
     site_state *state = &axis->site[args->site];
     state->read = true;
+    if (state->back)
+        state->back->in = args->in;
     if (planned->sources == 0) {
         read_base(axis, planned, state, floats(args->in));
         return DONE;
@@ -356,7 +374,7 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
         .heads = plan->heads,
         .slice = plan->width / plan->heads,
         .sources = (size_t)planned->sources,
-        .scalar_gate = planned->base == NO_VALUE ? 1.0f : scalar_gate(planned, &state->weights),
+        .scalar_gate = planned->base == NO_VALUE ? 1.0f : cpu_depth_gate(planned, &state->weights),
         .in = floats(args->in),
         .weights = floats(args->weights),
         .layout = routing_layout_of(plan->heads, (size_t)planned->sources, planned->null_source,
@@ -364,6 +382,7 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
         .sums_length = state->sums_length,
     };
     size_t tiles, stride, partial_stride = 0;
+    double *partial = NULL;
     float *scratch;
     if (cpu_tiles(axis->device, &axis->layout, DEPTH_TILE, &tiles, st) ||
         cpu_scratch(axis->device, workspace_size(&site), &scratch, &stride, st))
@@ -371,20 +390,15 @@ int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {
     if (axis->wants.sums) {
         site.new_pairs = axis->wants.pairs ? find_new_pairs(axis, planned) : 0;
         partial_stride = site.sums_length + site.new_pairs;
-        if (tiles * partial_stride > axis->partial_capacity) {
-            free(axis->partial);
-            axis->partial_capacity = 0;
-            axis->partial = mem_array(tiles, partial_stride * sizeof(double), "routing sums", st);
-            if (!axis->partial)
-                return FAILED;
-            axis->partial_capacity = tiles * partial_stride;
-        }
+        partial = cpu_depth_partial(axis, tiles * partial_stride * sizeof *partial, st);
+        if (!partial)
+            return FAILED;
     }
 #pragma omp parallel for num_threads(axis->device->threads) schedule(dynamic)
     for (size_t t = 0; t < tiles; t++)
         read_tile(&site, &axis->device->tile[t], scratch + (size_t)omp_get_thread_num() * stride,
-                  axis->wants.sums ? axis->partial + t * partial_stride : NULL);
-    if (axis->wants.sums)
-        add_partials(axis, &site, state->sums, tiles);
+                  partial ? partial + t * partial_stride : NULL);
+    if (partial)
+        add_partials(axis, &site, partial, state->sums, tiles);
     return DONE;
 }

@@ -1,8 +1,12 @@
-/* norm.c - RMSNorm and LayerNorm of rows; the statistics of a row are taken in fp64. */
+/* norm.c - RMSNorm and LayerNorm of rows, and RMSNorm backward; the statistics of a row are taken
+ * in fp64. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
 #include <math.h>
+#include <string.h>
+
+enum { BACK_ROWS = 64 };
 
 CLONES static void rms_row(const norm_args *args, const float *in, float *out) {
     const size_t width = args->width;
@@ -53,5 +57,34 @@ int cpu_norm(backend *device, const norm_args *args, status *st) {
 #pragma omp parallel for num_threads(device->threads) schedule(static)
     for (size_t r = 0; r < args->rows; r++)
         row(args, in + r * width, out + r * width);
+    return DONE;
+}
+
+/* `grad` [width]: this tile's part of the gain's gradient. */
+CLONES static void rms_back_tile(const norm_back_args *args, const row_tile *tile, float *grad) {
+    const size_t width = args->width;
+    memset(grad, 0, width * sizeof *grad);
+    for (size_t r = tile->first; r < tile->first + tile->rows; r++)
+        rms_back(floats(args->in) + r * width, floats(args->gain), floats(args->d_out) + r * width,
+                 width, args->eps, floats(args->d_in) + r * width, grad);
+}
+
+int cpu_norm_back(backend *device, const norm_back_args *args, status *st) {
+    const size_t rows = args->layout->rows, width = args->width;
+    size_t tiles, stride;
+    float *part;
+    if (cpu_holds(args->in, rows, width, "norm_back: in", st) ||
+        cpu_holds(args->gain, 1, width, "norm_back: gain", st) ||
+        cpu_holds(args->d_out, rows, width, "norm_back: d_out", st) ||
+        cpu_holds(args->d_in, rows, width, "norm_back: d_in", st) ||
+        (args->grad_gain && cpu_holds(args->grad_gain, 1, width, "norm_back: grad_gain", st)) ||
+        cpu_tiles(device, args->layout, BACK_ROWS, &tiles, st) ||
+        cpu_scratch_parts(device, tiles, width, &part, &stride, st))
+        return FAILED;
+#pragma omp parallel for num_threads(device->threads) schedule(static)
+    for (size_t i = 0; i < tiles; i++)
+        rms_back_tile(args, &device->tile[i], part + i * stride);
+    if (args->grad_gain)
+        add_rows(floats(args->grad_gain), part, tiles, stride, width);
     return DONE;
 }

@@ -10,6 +10,7 @@
 
 #include "runtime/base/clones.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -118,6 +119,35 @@ INLINED double sum_squares(const float *x, size_t n) {
     for (size_t i = 0; i < n; i++)
         sum += (double)x[i] * (double)x[i];
     return sum;
+}
+
+/* to[i] += from[0][i] + from[1][i] + ..., one row after the other. */
+INLINED void add_rows(float *restrict to, const float *restrict from, size_t rows, size_t stride,
+                      size_t n) {
+    for (size_t r = 0; r < rows; r++)
+#pragma omp simd
+        for (size_t i = 0; i < n; i++)
+            to[i] += from[r * stride + i];
+}
+
+/* Backward of out = in r gain with r = 1 / sqrt(mean of in^2 + eps):
+ * d_in = r (gain d_out - in r^2 mean(gain d_out in)), and `grad` += d_out in r. `d_in` may be
+ * `d_out`. */
+INLINED void rms_back(const float *in, const float *gain, const float *d_out, size_t n, float eps,
+                      float *d_in, float *grad) {
+    const double square = 1.0 / (sum_squares(in, n) / (double)n + (double)eps);
+    const float scale = (float)sqrt(square);
+    double along = 0.0;
+#pragma omp simd reduction(+ : along)
+    for (size_t i = 0; i < n; i++)
+        along += (double)(gain[i] * d_out[i]) * (double)in[i];
+    const float back = (float)(along / (double)n * square);
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        const float x = in[i], d = d_out[i];
+        grad[i] += d * (x * scale);
+        d_in[i] = scale * (gain[i] * d - x * back);
+    }
 }
 
 /* The largest element; NaN elements are passed over unless the first is one. */

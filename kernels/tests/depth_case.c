@@ -189,7 +189,10 @@ void depth_case_run(backend *device, const batch_layout *layout, size_t first, v
     depth_case *test = context;
     status st;
     depth *axis;
-    const depth_options options = {&test->plan, test->weights, FIXTURE_ROWS, FIXTURE_SEQUENCES};
+    const depth_options options = {.plan = &test->plan,
+                                   .weights = test->weights,
+                                   .max_rows = FIXTURE_ROWS,
+                                   .max_sequences = FIXTURE_SEQUENCES};
     if (kernels_cpu.depth_create(device, &options, &axis, &st))
         fail_msg("%s", st.text);
     /* Another batch before, of which nothing may be left. */

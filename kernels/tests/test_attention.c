@@ -55,21 +55,29 @@ static void run_rotary(backend *device, const batch_layout *layout, size_t first
     const attention_case *test = context;
     const size_t row = row_size(test);
     buffer *qkv = fixture_copy(floats(test->qkv) + first * row, layout->rows * row);
-    const rotary_args args = {.layout = layout,
-                              .query_heads = test->query_heads,
-                              .kv_heads = test->kv_heads,
-                              .head_dim = test->head_dim,
-                              .rotary = test->rotary,
-                              .cosine = test->cosine,
-                              .sine = test->sine,
-                              .query_gain = test->query_gain,
-                              .key_gain = test->key_gain,
-                              .eps = 1e-6f,
-                              .qkv = qkv};
+    buffer *apart = fixture_buffer(layout->rows * row);
+    rotary_args args = {.layout = layout,
+                        .query_heads = test->query_heads,
+                        .kv_heads = test->kv_heads,
+                        .head_dim = test->head_dim,
+                        .rotary = test->rotary,
+                        .cosine = test->cosine,
+                        .sine = test->sine,
+                        .query_gain = test->query_gain,
+                        .key_gain = test->key_gain,
+                        .eps = 1e-6f,
+                        .in = qkv,
+                        .out = apart};
     if (kernels_cpu.rotary(device, &args, &st))
         fail_msg("%s", st.text);
-    memcpy(out[0], qkv->data, qkv->bytes);
+    memcpy(out[0], apart->data, apart->bytes);
+    /* In place it gives the same. */
+    args.out = qkv;
+    if (kernels_cpu.rotary(device, &args, &st))
+        fail_msg("%s", st.text);
+    fixture_same("rotary in place", qkv->data, apart->data, layout->rows * row);
     fixture_free(qkv);
+    fixture_free(apart);
 }
 
 /* One head of one token at position p. */

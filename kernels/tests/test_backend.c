@@ -83,6 +83,32 @@ static void copies_stay_inside_their_buffer(void **state) {
     kernels_cpu.close(device);
 }
 
+/* The same for the product that gradients of weights are made of, added to what is there. */
+static void sgemm_across_adds(void **state) {
+    (void)state;
+    const size_t shapes[][3] = {{1, 1, 1}, {64, 48, 300}, {5, 33, 17}, {300, 12, 64}, {64, 257, 1}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const size_t m = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
+        const size_t a_stride = m + 3, b_stride = n + 5, c_stride = n + 7;
+        buffer *a = fixture_random(k * a_stride, 1.0), *b = fixture_random(k * b_stride, 1.0);
+        buffer *c = fixture_random(m * c_stride, 1.0);
+        double *want = malloc(m * c_stride * sizeof *want);
+        for (size_t r = 0; r < m; r++)
+            for (size_t q = 0; q < c_stride; q++) {
+                want[r * c_stride + q] = (double)floats(c)[r * c_stride + q];
+                for (size_t p = 0; q < n && p < k; p++)
+                    want[r * c_stride + q] +=
+                        (double)floats(a)[p * a_stride + r] * (double)floats(b)[p * b_stride + q];
+            }
+        sgemm_across(m, n, k, floats(a), a_stride, floats(b), b_stride, 1.0f, floats(c), c_stride);
+        fixture_close("sgemm_across", floats(c), want, m * c_stride, 2e-6); /* measured 4e-7 */
+        free(want);
+        fixture_free(a);
+        fixture_free(b);
+        fixture_free(c);
+    }
+}
+
 /* A buffer that is too small, or a layout that is no layout, is refused before anything runs. */
 static void wrong_shapes_are_refused(void **state) {
     (void)state;
@@ -102,6 +128,13 @@ static void wrong_shapes_are_refused(void **state) {
     args.layout = &(batch_layout){1, 4, short_start};
     assert_int_not_equal(kernels_cpu.linear(device, &args, &st), 0);
     assert_non_null(strstr(st.text, "batch layout"));
+    args.layout = &(batch_layout){1, 4, start};
+    linear_back_args back = {args.layout, 4, 4, right, right, right, right, small, NULL};
+    assert_int_not_equal(kernels_cpu.linear_back(device, &back, &st), 0);
+    assert_non_null(strstr(st.text, "linear_back: grad_weight: buffer of 60 bytes"));
+    attention_back_args attend = {args.layout, 1, 1, 2, right, right, right, right};
+    assert_int_not_equal(kernels_cpu.attention_back(device, &attend, &st), 0);
+    assert_non_null(strstr(st.text, "buffer of 64 bytes, expected [4, 6]"));
     fixture_free(small);
     fixture_free(right);
     kernels_cpu.close(device);
@@ -110,6 +143,7 @@ static void wrong_shapes_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgemm_multiplies),
+        cmocka_unit_test(sgemm_across_adds),
         cmocka_unit_test(backends_are_found_by_name),
         cmocka_unit_test(open_refuses_what_it_cannot_do),
         cmocka_unit_test(copies_stay_inside_their_buffer),

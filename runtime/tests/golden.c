@@ -59,11 +59,43 @@ static int keep_head(void *self, const batch *b, const head_view *v, status *st)
     return DONE;
 }
 
+static int keep_gradient(void *self, const batch *b, const gradient_view *v, status *st) {
+    (void)st;
+    run *r = self;
+    float *copy = keep(v->l2, b->layout.rows * sizeof(float));
+    switch (v->point) {
+    case GRADIENT_IN:
+        r->site[v->site].grad_in_l2 = copy;
+        break;
+    case GRADIENT_OUT:
+        r->sublayer[v->sublayer->index].grad_out_l2 = copy;
+        break;
+    case GRADIENT_EMB:
+        r->grad_emb_l2 = copy;
+        break;
+    }
+    return DONE;
+}
+
+static void keep_parameters(run *r, session *s) {
+    status st;
+    size_t params = model_params(r->model);
+    r->gradient = calloc(params, sizeof *r->gradient);
+    r->gradient_tokens = session_gradient_tokens(s);
+    for (size_t i = 0; r->gradient && i < params; i++) {
+        const model_param *p = model_param_at(r->model, i);
+        r->gradient[i] = malloc(p->rows * p->columns * sizeof(float));
+        if (!r->gradient[i] || session_gradient(s, i, r->gradient[i], &st))
+            stop(p->name, &st);
+    }
+}
+
 static void drop_results(run *r) {
     for (size_t i = 0; r->program && i < r->program->plan.sites; i++) {
         free(r->site[i].in_rms);
         free(r->site[i].weights);
         free(r->site[i].sums);
+        free(r->site[i].grad_in_l2);
         r->site[i] = (seen_site){0};
     }
     for (size_t i = 0; r->program && i + 1 < r->program->plan.sites; i++) {
@@ -75,13 +107,19 @@ static void drop_results(run *r) {
         free(s->state_median_abs);
         free(s->state);
         free(s->pattern);
+        free(s->grad_out_l2);
         *s = (seen_sublayer){0};
     }
     free(r->id);
     free(r->loss);
     free(r->logits);
+    free(r->grad_emb_l2);
+    for (size_t i = 0; r->gradient && i < model_params(r->model); i++)
+        free(r->gradient[i]);
+    free(r->gradient);
     r->id = NULL;
-    r->loss = r->logits = NULL;
+    r->loss = r->logits = r->grad_emb_l2 = NULL;
+    r->gradient = NULL;
 }
 
 void run_open(run *r, const char *model_folder, size_t threads) {
@@ -107,8 +145,8 @@ void run_program(run *r, const removed_set *removed) {
         stop("depth program", &st);
 }
 
-void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths,
-                 size_t sequences) {
+static void run_pass(run *r, const int32_t *id, size_t stride, const size_t *lengths,
+                     size_t sequences, bool backward) {
     status st;
     drop_results(r);
     r->sequences = sequences;
@@ -128,7 +166,7 @@ void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths
     for (size_t i = 0; i < sequences; i++)
         memcpy(r->id + r->start[i], id + i * stride, lengths[i] * sizeof *id);
     session *s;
-    session_limits limits = {r->rows, sequences, longest};
+    session_limits limits = {r->rows, sequences, longest, backward};
     if (session_create(r->model, r->program, &limits, &s, &st))
         stop("session", &st);
     observer watch = {.self = r,
@@ -142,12 +180,27 @@ void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths
                       .state = all,
                       .on_site = keep_site,
                       .on_sublayer = keep_sublayer,
-                      .on_head = keep_head};
+                      .on_head = keep_head,
+                      .on_gradient = keep_gradient};
     batch b = {{sequences, r->rows, r->start}, r->id};
     if (session_forward(s, &b, &watch, &st))
         stop("forward", &st);
+    if (backward && session_backward(s, &b, &watch, &st))
+        stop("backward", &st);
+    if (backward)
+        keep_parameters(r, s);
     session_free(s);
     free(all);
+}
+
+void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths,
+                 size_t sequences) {
+    run_pass(r, id, stride, lengths, sequences, false);
+}
+
+void run_backward(run *r, const int32_t *id, size_t stride, const size_t *lengths,
+                  size_t sequences) {
+    run_pass(r, id, stride, lengths, sequences, true);
 }
 
 void run_close(run *r) {

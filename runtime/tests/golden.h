@@ -12,11 +12,13 @@ typedef struct seen_site {
     float *in_rms, *weights; /* weights [rows, heads, sources] */
     double *sums;            /* [sequences, layout.total] */
     routing_layout layout;
+    float *grad_in_l2;
 } seen_site;
 typedef struct seen_sublayer {
     float *out_rms, *out_absmax, *state_rms, *state_absmax, *state_median_abs;
     float *state;   /* [rows, width] */
     float *pattern; /* attention_args.pattern */
+    float *grad_out_l2;
 } seen_sublayer;
 
 /* One model, its program, and the last run. */
@@ -29,6 +31,9 @@ typedef struct run {
     float *loss, *logits;    /* [rows], [rows, vocabulary] */
     seen_site *site;         /* [sites] */
     seen_sublayer *sublayer; /* [2 * layers] */
+    float *grad_emb_l2;      /* [rows] */
+    float **gradient;        /* [model_params] of the summed losses */
+    size_t gradient_tokens;
 } run;
 
 /* Each stops the test with the message where something fails. */
@@ -36,6 +41,9 @@ void run_open(run *r, const char *model_folder, size_t threads);
 void run_program(run *r, const removed_set *removed); /* NULL: the whole model */
 /* `lengths` [sequences]; ids of sequence b start at id + b * stride. Everything is observed. */
 void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths, size_t sequences);
+/* The same with the backward pass. */
+void run_backward(run *r, const int32_t *id, size_t stride, const size_t *lengths,
+                  size_t sequences);
 void run_close(run *r);
 double run_loss(const run *r); /* mean over predicted tokens */
 
