@@ -1,6 +1,8 @@
 /* fathom routing: the statistics of one recording's depth routing, with intervals, as a text table.
  */
+#include "analyze/routing_sections.h"
 #include "analyze/routing_table.h"
+#include "analyze/sampling.h"
 #include "analyze/table.h"
 #include "runtime/base/command.h"
 #include "runtime/base/log.h"
@@ -13,9 +15,8 @@
 
 typedef struct settings {
     const char *path, *output;
-    size_t resamples;
-    uint64_t seed;
-    double level;
+    sampling sampling;
+    size_t contexts;
 } settings;
 
 typedef struct analysis {
@@ -25,6 +26,7 @@ typedef struct analysis {
     recorded_sites sites;
     size_t *unit, units; /* [sequences] */
     bootstrap *b;        /* over routed tokens */
+    bootstrap *half[2];  /* of the even and the odd units; NULL where they have no tokens */
     size_t tokens;       /* recorded */
     interval loss;
     double loss_tokens;
@@ -32,17 +34,10 @@ typedef struct analysis {
 
 /* Draws of the sequences by `weight` [sequences]. */
 static int resample(const analysis *a, const double *weight, bootstrap **b, status *st) {
-    const bootstrap_options options = {.sequences = a->about->sequences,
-                                       .weight = weight,
-                                       .unit = a->unit,
-                                       .units = a->units,
-                                       .resamples = a->settings.resamples,
-                                       .seed = a->settings.seed,
-                                       .level = a->settings.level};
-    return bootstrap_create(&options, b, st);
+    return sampling_draw(&a->settings.sampling, a->about->sequences, weight, a->unit, a->units, b,
+                         st);
 }
 
-/* Mean loss of the predicted tokens of each sequence: all but its first. */
 static int measure_loss(analysis *a, double *weight, status *st) {
     const recording_about *about = a->about;
     a->loss = (interval){NAN, NAN, NAN};
@@ -51,19 +46,11 @@ static int measure_loss(analysis *a, double *weight, status *st) {
     int rc = FAILED;
     bootstrap *b = NULL;
     double *mean = mem_array(about->sequences, sizeof *mean, "losses", st);
-    double *draws = mem_array(1 + a->settings.resamples, sizeof *draws, "losses", st);
-    float *loss = mem_array(about->positions, sizeof *loss, "losses", st);
-    if (!mean || !draws || !loss)
+    double *draws = mem_array(1 + a->settings.sampling.resamples, sizeof *draws, "losses", st);
+    if (!mean || !draws || sampling_losses(a->rec, weight, mean, st))
         goto done;
-    for (size_t i = 0; i < about->sequences; i++) {
-        size_t length = (size_t)about->length[i];
-        if (recording_read_tokens(a->rec, i, NULL, loss, st))
-            goto done;
-        weight[i] = length > 1 ? (double)(length - 1) : 0;
-        for (size_t t = 1; t < length; t++)
-            mean[i] += (double)loss[t] / weight[i];
+    for (size_t i = 0; i < about->sequences; i++)
         a->loss_tokens += weight[i];
-    }
     rc = DONE;
     if (a->loss_tokens == 0)
         goto done;
@@ -76,26 +63,29 @@ done:
     bootstrap_free(b);
     free(mean);
     free(draws);
-    free(loss);
     return rc;
 }
 
-/* A window's text begins after its BOS token, so that two windows side by side do not overlap. */
-static int find_units(analysis *a, status *st) {
-    const recording_about *about = a->about;
-    int32_t *length = mem_array(about->sequences, sizeof *length, "units", st);
-    a->unit = mem_array(about->sequences, sizeof *a->unit, "units", st);
-    if (!length || !a->unit) {
-        free(length);
-        return FAILED;
+/* Resamples of all units, and of the even and the odd ones, each half from a seed of its own. */
+static int resample_routing(analysis *a, double *weight, status *st) {
+    size_t sequences = a->about->sequences;
+    for (size_t i = 0; i < sequences; i++)
+        weight[i] = (double)recording_sum_tokens(a->rec, i);
+    if (resample(a, weight, &a->b, st))
+        return status_prefix(st, "%s", a->about->path);
+    for (size_t half = 0; half < 2; half++) {
+        double total = 0;
+        sampling own = a->settings.sampling;
+        own.seed += half + 1;
+        for (size_t i = 0; i < sequences; i++) {
+            weight[i] = a->unit[i] % 2 == half ? (double)recording_sum_tokens(a->rec, i) : 0;
+            total += weight[i];
+        }
+        if (total > 0 &&
+            sampling_draw(&own, sequences, weight, a->unit, a->units, &a->half[half], st))
+            return FAILED;
     }
-    for (size_t i = 0; i < about->sequences; i++) {
-        length[i] = about->length[i] - (about->bos >= 0);
-        a->tokens += (size_t)about->length[i];
-    }
-    int rc = merge_windows(about->start, length, about->sequences, a->unit, &a->units, st);
-    free(length);
-    return rc;
+    return DONE;
 }
 
 static int prepare(analysis *a, status *st) {
@@ -108,15 +98,15 @@ static int prepare(analysis *a, status *st) {
     double *weight = mem_array(about->sequences, sizeof *weight, "tokens", st);
     if (!weight)
         return FAILED;
+    for (size_t i = 0; i < about->sequences; i++)
+        a->tokens += (size_t)about->length[i];
     int rc = recorded_sites_init(&a->sites, about, st);
     if (!rc)
-        rc = find_units(a, st);
+        rc = sampling_units(about, &a->unit, &a->units, st);
     if (!rc)
         rc = measure_loss(a, weight, st);
-    for (size_t i = 0; i < about->sequences; i++)
-        weight[i] = (double)recording_sum_tokens(a->rec, i);
-    if (!rc && resample(a, weight, &a->b, st))
-        rc = status_prefix(st, "%s", about->path);
+    if (!rc)
+        rc = resample_routing(a, weight, st);
     free(weight);
     return rc;
 }
@@ -130,18 +120,7 @@ static void put_assumptions(FILE *out, const analysis *a) {
                       about->skip_first);
     else
         table_comment(out, "Means over all tokens; the loss over all predicted ones.");
-    table_comment(out,
-                  "Unit of uncertainty: the sequence; overlapping windows are one unit. %zu "
-                  "sequences, %zu units.",
-                  about->sequences, bootstrap_units(a->b));
-    table_comment(out,
-                  "low, high: %g %% interval, estimate - bias +- t(n-1) * sd * sqrt(n/(n-1)), "
-                  "from %zu bootstrap resamples of the units, seed %llu. It covers the choice "
-                  "of text, not of training seeds.",
-                  100 * a->settings.level, a->settings.resamples,
-                  (unsigned long long)a->settings.seed);
-    if (bootstrap_units(a->b) < BOOTSTRAP_UNITS_MIN)
-        table_comment(out, "Fewer than %d units: low and high are nan.", BOOTSTRAP_UNITS_MIN);
+    sampling_say(out, &a->settings.sampling, about->sequences, a->b);
     if (!about->complete)
         table_comment(out, "The recording is incomplete: only its finished sequences count.");
     table_comment(out, "head_divergence, head_divergence_of_mean, token_information, entropy, "
@@ -208,8 +187,8 @@ static void put_run(FILE *out, const analysis *a) {
     put_run_real(out, "loss_low", a->loss.low);
     put_run_real(out, "loss_high", a->loss.high);
     put_run_real(out, "loss_tokens", a->loss_tokens);
-    put_run_size(out, "resamples", a->settings.resamples);
-    put_run_real(out, "level", a->settings.level);
+    put_run_size(out, "resamples", a->settings.sampling.resamples);
+    put_run_real(out, "level", a->settings.sampling.level);
 }
 
 static int write_table(const analysis *a, status *st) {
@@ -222,7 +201,14 @@ static int write_table(const analysis *a, status *st) {
                about->tokens_sha256 ? about->tokens_sha256 : "");
     put_assumptions(out, a);
     put_run(out, a);
-    if (routing_table_write(out, a->rec, &a->sites, a->b, st)) {
+    const routing_sample sample = {.out = out,
+                                   .rec = a->rec,
+                                   .about = about,
+                                   .sites = &a->sites,
+                                   .all = a->b,
+                                   .half = {a->half[0], a->half[1]}};
+    if (routing_table_write(out, a->rec, &a->sites, a->b, st) ||
+        routing_sections_write(&sample, a->settings.contexts, st)) {
         output_abandon(file);
         return FAILED;
     }
@@ -240,6 +226,8 @@ static int run(const settings *chosen, status *st) {
     if (!rc)
         rc = write_table(&a, st);
     bootstrap_free(a.b);
+    bootstrap_free(a.half[0]);
+    bootstrap_free(a.half[1]);
     recorded_sites_clear(&a.sites);
     free(a.unit);
     recording_close(a.rec);
@@ -255,32 +243,29 @@ static const char *help_notes(void) {
     fputs("Sections of the table: RUN the recording, SIT its sites, ", out);
     for (size_t i = 0; i < routing_statistic_count; i++)
         fprintf(out, "%s %s, ", routing_statistics[i].code, routing_statistics[i].name);
-    fputs("AVG means over sites. `grep ^ENT FILE | cut -f2-` extracts one; the line above each "
-          "section says what it is. With fewer than 8 units (sequences; overlapping windows are "
-          "one) there are no intervals.",
-          out);
+    fputs(
+        "AVG means over sites, KND mass and lift by kind of source, SJS neighbouring sites of one "
+        "kind, RCH reach, DMX weights by sublayer, CLM published claims, SKP skips, CTX contexts. "
+        "`grep ^ENT FILE | cut -f2-` extracts one; the line above each "
+        "section says what it is. With fewer than 8 units (sequences; overlapping windows are "
+        "one) there are no intervals.",
+        out);
     fclose(out);
     return notes;
 }
 
 int cmd_routing(int argc, char **argv) {
-    settings chosen = {.resamples = 1000, .seed = 1, .level = 0.95};
+    settings chosen = {.sampling = SAMPLING_DEFAULT};
     const option_spec options[] = {OPTION_OUTPUT(&chosen.output),
-                                   {.name = "resamples",
+                                   {.name = "contexts",
                                     .kind = OPTION_SIZE,
-                                    .value = &chosen.resamples,
-                                    .min = 100,
-                                    .max = 100000,
-                                    .metavar = "N",
-                                    .help = "bootstrap resamples of the sequences"},
-                                   {.name = "level",
-                                    .kind = OPTION_REAL,
-                                    .value = &chosen.level,
-                                    .min = 0.5,
-                                    .max = 0.999,
-                                    .metavar = "P",
-                                    .help = "coverage of the intervals"},
-                                   OPTION_SEED(&chosen.seed),
+                                    .value = &chosen.contexts,
+                                    .max = 1000,
+                                    .metavar = "K",
+                                    .help = "list, for each site and source, the K tokens that "
+                                            "give the source the most weight, with the text "
+                                            "around them; needs recorded weights"},
+                                   SAMPLING_OPTIONS(&chosen.sampling),
                                    OPTION_QUIET,
                                    OPTION_VERBOSE,
                                    {0}};

@@ -35,7 +35,7 @@ static void read_site(recorded_site *site, const recording_about *about, size_t 
         site->shape.sources && strcmp(about->source_name[source[0]], "null") == 0;
 }
 
-static const char *kind_of_source(const char *name, bool opens_block) {
+static const char *kind_of_source(const char *name, bool complete) {
     if (strcmp(name, "emb") == 0 || strcmp(name, "null") == 0)
         return name;
     if (ends_with(name, ".attn"))
@@ -45,8 +45,14 @@ static const char *kind_of_source(const char *name, bool opens_block) {
     if (name[0] == 'D')
         return "delta";
     if (name[0] == 'B')
-        return opens_block ? "complete" : "partial";
+        return complete ? "complete" : "partial";
     return "other";
+}
+
+const char *recorded_source_kind(const recorded_site *site, const recording_about *about,
+                                 size_t i) {
+    bool newest = i + 1 == site->shape.sources;
+    return kind_of_source(about->source_name[site->source[i]], site->opens_block || !newest);
 }
 
 /* In block modes the newest source is the running partial sum, except at a block's first sublayer:
@@ -59,10 +65,10 @@ static void find_newest(recorded_sites *list, const recording_about *about) {
         site->newest_kind = site->newest = "none";
         if (site->shape.sources == 0)
             continue;
-        size_t newest = site->source[site->shape.sources - 1];
+        size_t last = site->shape.sources - 1, newest = site->source[last];
         site->newest = about->source_name[newest];
         site->opens_block = blocks && next && next->source[next->shape.sources - 1] > newest;
-        site->newest_kind = kind_of_source(site->newest, site->opens_block);
+        site->newest_kind = recorded_source_kind(site, about, last);
         next = site;
     }
 }

@@ -31,6 +31,10 @@ typedef struct recorded_sites {
 int recorded_sites_init(recorded_sites *list, const recording_about *about, status *st) MUST_USE;
 void recorded_sites_clear(recorded_sites *list);
 
+/* The kind of the site's i-th source: one of newest_kind's. A block is partial where it is still
+ * being summed. */
+const char *recorded_source_kind(const recorded_site *site, const recording_about *about, size_t i);
+
 /* Where one site's numbers stand within a sequence of a row that recording_read_row gives:
  * cell [routing_row_size(row, heads, the site's sources)]. */
 void recorded_site_cells(const recorded_site *site, const recording_about *about, row_axes axes,

@@ -9,8 +9,7 @@
 extern void dsyev_(const char *job, const char *triangle, const int *n, double *a, const int *lda,
                    double *w, double *work, const int *lwork, int *info, size_t, size_t);
 
-/* -sum p ln p in nats, 0 ln 0 = 0. */
-static double entropy_of(const double *p, size_t count) {
+double routing_entropy(const double *p, size_t count) {
     double sum = 0;
     for (size_t i = 0; i < count; i++)
         sum -= p[i] == 0 ? 0 : p[i] * log(p[i]);
@@ -31,7 +30,7 @@ static void derive_entropy_of_mean(const routing_shape *shape, const double *con
     (void)scratch;
     for (size_t h = 0; h < shape->heads; h++) {
         const double *p = mean[0] + h * shape->sources;
-        out[h] = shape->sources == 1 ? 0 * p[0] : entropy_of(p, shape->sources);
+        out[h] = shape->sources == 1 ? 0 * p[0] : routing_entropy(p, shape->sources);
     }
 }
 
@@ -66,11 +65,11 @@ static void derive_head_divergence(const routing_shape *shape, const double *con
     *out = 0;
     for (size_t h = 0; h < shape->heads; h++) {
         const double *p = mean[0] + h * shape->sources;
-        *out -= entropy_of(p, shape->sources) / heads;
+        *out -= routing_entropy(p, shape->sources) / heads;
         for (size_t s = 0; s < shape->sources; s++)
             scratch[s] += p[s] / heads;
     }
-    *out += entropy_of(scratch, shape->sources);
+    *out += routing_entropy(scratch, shape->sources);
 }
 
 /* exp of the entropy of the eigenvalues of the token-mean cosine matrix, divided by their sum (Roy
@@ -96,7 +95,7 @@ static void derive_effective_rank(const routing_shape *shape, const double *cons
     }
     for (size_t i = 0; i < n; i++)
         eigenvalue[i] /= total;
-    *out = exp(entropy_of(eigenvalue, n));
+    *out = exp(routing_entropy(eigenvalue, n));
 }
 
 /* clang-format off */
@@ -113,8 +112,8 @@ const routing_statistic routing_statistics[] = {
      "share of each source in the norms of weight times source, over the full width", NULL},
     {"ENT", "entropy", "nats", ROW_HEAD, {"entropy"}, NULL, AVERAGED,
      "mean entropy of a token's weights", NULL},
-    {"ENN", "entropy_norm", "1", ROW_HEAD, {"entropy"}, derive_entropy_norm, AVERAGED,
-     "entropy divided by ln S, nan with one source", NULL},
+    {"ENN", "entropy_norm", "1", ROW_HEAD, {"entropy"}, derive_entropy_norm,
+     AVERAGED | ANY_SITE, "entropy divided by ln S, nan with one source", NULL},
     {"EFF", "effective_sources", "sources", ROW_HEAD, {"effective_sources"}, NULL, AVERAGED,
      "mean of exp(entropy of a token's weights)", NULL},
     {"EOM", "entropy_of_mean", "nats", ROW_HEAD, {"mean"}, derive_entropy_of_mean, AVERAGED,
@@ -124,7 +123,7 @@ const routing_statistic routing_statistics[] = {
     {"LBK", "lookback", "sources", ROW_HEAD, {"lookback"}, NULL, AVERAGED | PAST_NULL,
      "mean distance of the weight from the newest source", NULL},
     {"LBN", "lookback_norm", "1", ROW_HEAD, {"lookback"}, derive_lookback_norm,
-     AVERAGED | PAST_NULL, "lookback divided by that of uniform weights", NULL},
+     AVERAGED | PAST_NULL | ANY_SITE, "lookback divided by that of uniform weights", NULL},
     {"OLD", "oldest_mass", "1", ROW_HEAD, {"oldest_mass"}, NULL, AVERAGED | PAST_NULL,
      "mean weight of the first source", NULL},
     {"NEW", "newest_mass", "1", ROW_HEAD, {"newest_mass"}, NULL, AVERAGED | PAST_NULL,
@@ -133,10 +132,10 @@ const routing_statistic routing_statistics[] = {
      "mean of a token's largest weight", NULL},
     {"NUL", "null_mass", "1", ROW_HEAD, {"mean"}, derive_null_mass, AVERAGED | NULL_ONLY,
      "mean weight of the null source", NULL},
-    {"HDV", "head_divergence", "nats", ROW_SITE, {"head_divergence"}, NULL, AVERAGED,
+    {"HDV", "head_divergence", "nats", ROW_SITE, {"head_divergence"}, NULL, AVERAGED | ANY_SITE,
      "mean generalised Jensen-Shannon divergence of the heads' weights of a token", NULL},
-    {"HDM", "head_divergence_of_mean", "nats", ROW_SITE, {"mean"}, derive_head_divergence, AVERAGED,
-     "generalised Jensen-Shannon divergence of the heads' mean weights", NULL},
+    {"HDM", "head_divergence_of_mean", "nats", ROW_SITE, {"mean"}, derive_head_divergence,
+     AVERAGED | ANY_SITE, "generalised Jensen-Shannon divergence of the heads' mean weights", NULL},
     {"HJS", "head_js", "nats", ROW_HEAD_HEAD, {"head_js"}, NULL, 0,
      "mean Jensen-Shannon divergence of two heads' weights of a token", NULL},
     {"SRM", "source_rms", "1", ROW_SOURCE, {"source_rms"}, NULL, 0,
@@ -148,6 +147,13 @@ const routing_statistic routing_statistics[] = {
 };
 /* clang-format on */
 const size_t routing_statistic_count = sizeof routing_statistics / sizeof *routing_statistics;
+
+const routing_statistic *routing_statistic_find(const char *name) {
+    for (size_t i = 0; i < routing_statistic_count; i++)
+        if (strcmp(routing_statistics[i].name, name) == 0)
+            return &routing_statistics[i];
+    return NULL;
+}
 
 static size_t cells_of(row_axes axes, const routing_shape *shape) {
     return routing_row_size(&(routing_row){.axes = axes}, shape->heads, shape->sources);

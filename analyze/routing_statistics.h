@@ -19,6 +19,7 @@ enum {
     AVERAGED = 1,  /* listed as a mean over sites */
     PAST_NULL = 2, /* defined on the sources that are not null, renormalised */
     NULL_ONLY = 4, /* only in models with a null source */
+    ANY_SITE = 8,  /* sites with different sources can be compared by it */
 };
 
 typedef struct routing_statistic {
@@ -39,6 +40,9 @@ typedef struct routing_statistic {
 extern const routing_statistic routing_statistics[];
 extern const size_t routing_statistic_count;
 
+/* NULL where there is none of that name. */
+const routing_statistic *routing_statistic_find(const char *name);
+
 /* Cells that routing_derive writes: axes with heads are followed by the plain mean over heads. */
 size_t routing_width(const routing_statistic *statistic, const routing_shape *shape);
 
@@ -48,6 +52,9 @@ size_t routing_scratch(const routing_shape *shape);
 /* One draw: out [routing_width]. NaN goes through. */
 void routing_derive(const routing_statistic *statistic, const routing_shape *shape,
                     const double *const mean[2], double *scratch, double *out);
+
+/* -sum p ln p in nats of p [count], 0 ln 0 = 0. */
+double routing_entropy(const double *p, size_t count);
 
 /* Whether a mean over sites includes a site: not where there is one source to choose from. */
 bool routing_averages(const routing_statistic *statistic, const routing_shape *shape);

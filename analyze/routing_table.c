@@ -1,5 +1,6 @@
 #include "analyze/routing_table.h"
 
+#include "analyze/routing_draws.h"
 #include "analyze/table.h"
 #include "runtime/base/log.h"
 
@@ -48,85 +49,49 @@ typedef struct work {
     const recorded_sites *sites;
     const bootstrap *b;
     size_t draws;
-    double *row[2];     /* [sequences, the row's axes over all sites] */
-    double *mean[2];    /* [draws, the row's cells at one site] */
+    routing_draws *source;
     double *result;     /* [draws, routing_width] */
-    double *scratch;    /* [routing_scratch] */
     interval *interval; /* [routing_width] */
-    size_t *cell;
     double *sum[2]; /* [AVERAGES, draws] sums over sites: of the value, of the value per source */
     size_t counted[AVERAGES];
     size_t faults;           /* mean weights that are NaN although their cell exists */
     const char *first_fault; /* its site */
 } work;
 
-static const routing_shape *largest_shape(const recorded_sites *sites) {
-    const routing_shape *largest = &sites->site[0].shape;
-    for (size_t i = 1; i < sites->sites; i++)
-        if (sites->site[i].shape.sources > largest->sources)
-            largest = &sites->site[i].shape;
-    return largest;
-}
-
 static void release(work *w) {
-    for (int i = 0; i < 2; i++) {
-        free(w->row[i]);
-        free(w->mean[i]);
-        free(w->sum[i]);
-        w->row[i] = w->mean[i] = w->sum[i] = NULL;
-    }
+    routing_draws_free(w->source);
     free(w->result);
-    free(w->scratch);
     free(w->interval);
-    free(w->cell);
-    w->result = w->scratch = NULL;
+    for (int i = 0; i < 2; i++) {
+        free(w->sum[i]);
+        w->sum[i] = NULL;
+    }
+    w->source = NULL;
+    w->result = NULL;
     w->interval = NULL;
-    w->cell = NULL;
 }
 
 static int prepare(work *w, const routing_statistic *statistic, status *st) {
-    const routing_shape *shape = largest_shape(w->sites);
-    size_t width = routing_width(statistic, shape), cells = width;
-    for (int i = 0; i < 2 && statistic->from[i]; i++) {
-        const routing_row *row = routing_row_find(statistic->from[i]);
-        size_t own = routing_row_size(row, shape->heads, shape->sources);
-        cells = own > cells ? own : cells;
-        w->mean[i] = mem_array(w->draws, own * sizeof(double), "resampled means", st);
-        if (!w->mean[i] || recording_read_row(w->rec, row->name, &w->row[i], st))
-            return FAILED;
-    }
+    if (routing_draws_create(w->rec, w->sites, statistic, w->draws, &w->source, st))
+        return FAILED;
     for (int i = 0; i < 2; i++) {
         w->sum[i] = mem_array(w->draws, AVERAGES * sizeof(double), "resampled means", st);
         if (!w->sum[i])
             return FAILED;
     }
     memset(w->counted, 0, sizeof w->counted);
+    size_t width = routing_draws_width(w->source);
     w->result = mem_array(w->draws, width * sizeof(double), "resampled statistics", st);
     w->interval = mem_array(width, sizeof *w->interval, "intervals", st);
-    w->cell = mem_array(cells, sizeof *w->cell, "cells", st);
-    w->scratch = mem_array(routing_scratch(shape), sizeof *w->scratch, "scratch", st);
-    return w->result && w->interval && w->cell && w->scratch ? DONE : FAILED;
+    return w->result && w->interval ? DONE : FAILED;
 }
 
-/* w->result of one site. */
+/* w->result and w->interval of one site. */
 static int draw_site(work *w, const routing_statistic *statistic, const recorded_site *site,
                      status *st) {
-    const routing_shape *shape = &site->shape;
-    size_t cells[2] = {0, 0}, width = routing_width(statistic, shape);
-    for (int i = 0; i < 2 && statistic->from[i]; i++) {
-        row_axes axes = routing_row_find(statistic->from[i])->axes;
-        cells[i] = routing_row_size(&(routing_row){.axes = axes}, shape->heads, shape->sources);
-        recorded_site_cells(site, w->about, axes, w->cell);
-        if (bootstrap_means(w->b, w->row[i], recorded_row_stride(w->about, axes), w->cell, cells[i],
-                            w->mean[i], st))
-            return FAILED;
-    }
-    for (size_t d = 0; d < w->draws; d++) {
-        const double *mean[2] = {w->mean[0] + d * cells[0],
-                                 w->mean[1] ? w->mean[1] + d * cells[1] : NULL};
-        routing_derive(statistic, shape, mean, w->scratch, w->result + d * width);
-    }
-    bootstrap_intervals(w->b, w->result, width, w->interval);
+    if (routing_draws_site(w->source, site, w->b, w->result, st))
+        return FAILED;
+    bootstrap_intervals(w->b, w->result, routing_width(statistic, &site->shape), w->interval);
     return DONE;
 }
 

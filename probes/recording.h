@@ -29,6 +29,10 @@ typedef struct recording_about {
     uint64_t seed;
     size_t skip_first;
     bool complete;
+    bool has_gradients;
+    uint64_t grad_tokens; /* predicted tokens that the gradients are of; 0: none */
+    size_t params;
+    const char *const *param_name; /* [params] "model.embed_tokens.weight", … */
     bool has_weights, has_sums, has_pairs, has_hidden, has_loss;
     size_t sequences, positions; /* positions: the longest sequence */
     size_t sites, sublayers, layers, heads, sources;
@@ -72,5 +76,17 @@ int recording_read_hidden(recording *rec, const char *name, size_t sequence, flo
 const char *recording_piece(const recording *rec, int32_t id);
 /* Whether vocab/id lists a token id. */
 bool recording_knows(const recording *rec, int32_t id);
+
+/* ---- gradients (recordings made with --gradients; about.has_gradients) ---- */
+
+/* A grad/NAME row of one sequence, of the SUM of its token losses: "in_l2" out [length, sites],
+ * "out_l2" [length, sublayers], "emb_l2" [length]. */
+int recording_read_gradient(recording *rec, const char *name, size_t sequence, float *out,
+                            status *st) MUST_USE;
+/* Norms of the MEAN loss over about.grad_tokens predicted tokens: "param_l2" [params], "layer_l2"
+ * [layers], "query_l2" [sites, heads] (NaN where a site has no query). *out is freed by the caller.
+ */
+int recording_read_gradient_norms(recording *rec, const char *name, double **out,
+                                  status *st) MUST_USE;
 
 #endif

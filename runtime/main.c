@@ -21,7 +21,11 @@
     COMMAND("record", capture, "run a checkpoint over text and record how it reads its layers")    \
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \
+    COMMAND("record", diff, "largest difference of two recordings by dataset, against bounds")     \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
+    COMMAND("statistics", depth, "sizes and gradients of hidden states over the layers")           \
+    COMMAND("statistics", compare,                                                                 \
+            "several recordings of the same tokens, each against the first")                       \
     COMMAND("figures", plot, "draw the figures of a table with gnuplot")                           \
     COMMAND("other", version, "version, compiler, flags and libraries of this build")              \
     COMMAND("other", help, "this list, or the help of one command")

@@ -149,11 +149,9 @@ static void test_golden(void **state) {
 }
 
 static const routing_statistic *find(const char *name) {
-    for (size_t i = 0; i < routing_statistic_count; i++)
-        if (strcmp(routing_statistics[i].name, name) == 0)
-            return &routing_statistics[i];
-    fail_msg("no statistic %s", name);
-    return NULL;
+    const routing_statistic *found = routing_statistic_find(name);
+    assert_non_null(found);
+    return found;
 }
 
 static double derive_one(const char *name, const routing_shape *shape, const double *mean,

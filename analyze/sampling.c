@@ -1,0 +1,64 @@
+#include "analyze/sampling.h"
+
+#include "analyze/table.h"
+
+#include <stdlib.h>
+
+int sampling_units(const recording_about *about, size_t **unit, size_t *units, status *st) {
+    int rc = FAILED;
+    int32_t *length = mem_array(about->sequences, sizeof *length, "units", st);
+    *unit = mem_array(about->sequences, sizeof **unit, "units", st);
+    if (length && *unit) {
+        for (size_t i = 0; i < about->sequences; i++)
+            length[i] = about->length[i] - (about->bos >= 0);
+        rc = merge_windows(about->start, length, about->sequences, *unit, units, st);
+    }
+    free(length);
+    if (rc) {
+        free(*unit);
+        *unit = NULL;
+    }
+    return rc;
+}
+
+int sampling_draw(const sampling *s, size_t sequences, const double *weight, const size_t *unit,
+                  size_t units, bootstrap **b, status *st) {
+    const bootstrap_options options = {.sequences = sequences,
+                                       .weight = weight,
+                                       .unit = unit,
+                                       .units = units,
+                                       .resamples = s->resamples,
+                                       .seed = s->seed,
+                                       .level = s->level};
+    return bootstrap_create(&options, b, st);
+}
+
+int sampling_losses(recording *rec, double *weight, double *mean, status *st) {
+    const recording_about *about = recording_about_of(rec);
+    float *loss = mem_array(about->positions, sizeof *loss, "losses", st);
+    int rc = loss ? DONE : FAILED;
+    for (size_t i = 0; !rc && i < about->sequences; i++) {
+        size_t length = (size_t)about->length[i];
+        weight[i] = length > 1 ? (double)(length - 1) : 0;
+        mean[i] = 0;
+        rc = recording_read_tokens(rec, i, NULL, loss, st);
+        for (size_t t = 1; !rc && t < length; t++)
+            mean[i] += (double)loss[t] / weight[i];
+    }
+    free(loss);
+    return rc;
+}
+
+void sampling_say(FILE *out, const sampling *s, size_t sequences, const bootstrap *b) {
+    table_comment(out,
+                  "Unit of uncertainty: the sequence; overlapping windows are one unit. %zu "
+                  "sequences, %zu units.",
+                  sequences, bootstrap_units(b));
+    table_comment(out,
+                  "low, high: %g %% interval, estimate - bias +- t(n-1) * sd * sqrt(n/(n-1)), "
+                  "from %zu bootstrap resamples of the units, seed %llu. It covers the choice "
+                  "of text, not of training seeds.",
+                  100 * s->level, s->resamples, (unsigned long long)s->seed);
+    if (bootstrap_units(b) < BOOTSTRAP_UNITS_MIN)
+        table_comment(out, "Fewer than %d units: low and high are nan.", BOOTSTRAP_UNITS_MIN);
+}
