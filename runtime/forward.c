@@ -79,6 +79,10 @@ static int observe_site(session *s, const batch *b, const observer *watch, size_
     }
     if (watch->in && watch->in[index] && fetch(s, SEEN_IN, in, rows * plan->width, &view.in, st))
         return FAILED;
+    if (watch->base && watch->base[index] && site->base != NO_VALUE &&
+        fetch(s, SEEN_BASE, s->k->depth_storage(s->axis, (size_t)site->base), rows * plan->width,
+              &view.base, st))
+        return FAILED;
     if (weights && fetch(s, SEEN_WEIGHTS, weights, rows * plan->heads * sources, &view.weights, st))
         return FAILED;
     if (watch->routing_sums && sources > 0) {

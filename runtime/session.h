@@ -38,6 +38,7 @@ typedef struct site_view {
     size_t sources;
     const float *in_rms;  /* [rows] */
     const float *in;      /* [rows, width] */
+    const float *base;    /* [rows, width] the running tensor it starts from; NULL without one */
     const float *weights; /* [rows, heads, sources] */
     const double *sums;   /* [sequences, sums_layout.total] */
     routing_layout sums_layout;
@@ -80,6 +81,7 @@ typedef struct observer {
     bool attention;      /* entropy and first-token mass */
     const bool *pattern; /* [layers] attention patterns, or NULL: none */
     const bool *in;      /* [sites] whole tensors, or NULL: none */
+    const bool *base;    /* [sites], likewise */
     const bool *out;     /* [2 * layers], likewise */
     const bool *state;   /* [2 * layers], likewise */
     /* Each may be NULL. A non-zero return (FAILED, INTERRUPTED) stops the pass and is returned. */

@@ -9,6 +9,7 @@
  * backends whose memory the host cannot read. */
 typedef enum observed {
     SEEN_IN, /* whole tensors: the device buffer belongs to the pass, only host memory is ours */
+    SEEN_BASE,
     SEEN_OUT,
     SEEN_STATE,
     SEEN_IN_RMS,
