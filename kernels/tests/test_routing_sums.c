@@ -285,7 +285,10 @@ static void sums_need_to_be_wanted(void **state) {
     backend *device = fixture_device(1);
     depth *axis;
     double sums[256];
-    const depth_options options = {&test->plan, test->weights, FIXTURE_ROWS, FIXTURE_SEQUENCES};
+    const depth_options options = {.plan = &test->plan,
+                                   .weights = test->weights,
+                                   .max_rows = FIXTURE_ROWS,
+                                   .max_sequences = FIXTURE_SEQUENCES};
     assert_int_equal(kernels_cpu.depth_create(device, &options, &axis, &st), 0);
     assert_int_equal(
         kernels_cpu.depth_begin(axis, &fixture_batch, &(depth_wants){.sums = true}, &st), 0);
