@@ -336,14 +336,9 @@ int cmd_compare(int argc, char **argv) {
                  "routing statistics by site, source and pair, CAV their means over sites, RJS "
                  "divergence of two runs of one mode beside that of the halves of each. Intervals "
                  "cover the choice of text, not training seeds."};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        option_list_clear(&chosen.files);
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        option_list_clear(&chosen.files);
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     int code = run(&chosen, &st) ? command_fail(&st) : EXIT_DONE;
     option_list_clear(&chosen.files);

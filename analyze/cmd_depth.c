@@ -305,12 +305,9 @@ int cmd_depth(int argc, char **argv) {
                  "parameter. `grep ^MAG FILE | cut -f2-` extracts one; the line above each "
                  "section says what it is. With fewer than 8 units (sequences; overlapping "
                  "windows are one) there are no intervals."};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     return run(&chosen, &st) ? command_fail(&st) : EXIT_DONE;
 }

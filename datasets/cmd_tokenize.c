@@ -181,14 +181,9 @@ int cmd_tokenize(int argc, char **argv) {
             "1-D array of int32. The sha256 is that of all ids as int32, little endian, the "
             "same for every format. Memory does not grow with the text."};
     status st;
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_RUN:
-        break;
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    default:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     interrupt_install();
     int result = tokenize(text, out, format, &st);
     if (result == INTERRUPTED) {

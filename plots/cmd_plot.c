@@ -215,22 +215,15 @@ int cmd_plot(int argc, char **argv) {
                  "the scripts and data are still written. The environment variable GNUPLOT names "
                  "another gnuplot. Prints the files it made."};
     status st;
-    int result = EXIT_WRONG;
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_RUN:
-        interrupt_install();
-        result = plot(&request, &st);
-        if (result == INTERRUPTED)
-            result = EXIT_INTERRUPTED;
-        else if (result)
-            result = command_fail(&st);
-        break;
-    case OPTIONS_HELP:
-        result = EXIT_DONE;
-        break;
-    default:
-        break;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
+    interrupt_install();
+    int result = plot(&request, &st);
+    if (result == INTERRUPTED)
+        result = EXIT_INTERRUPTED;
+    else if (result)
+        result = command_fail(&st);
     option_list_clear(&request.formats);
     option_list_clear(&request.names);
     return result;

@@ -240,14 +240,9 @@ int cmd_check(int argc, char **argv) {
         .notes = "A line begins with ok, FAIL, or -- for what is not recorded. Exit status 0: "
                  "nothing failed; 1: something did, or a recording is incomplete; 2: a file cannot "
                  "be read."};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        option_list_clear(&files);
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        option_list_clear(&files);
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     size_t failed = 0;
     int result = EXIT_DONE;

@@ -271,14 +271,9 @@ int cmd_diff(int argc, char **argv) {
             "it must be equal. NaN agrees with NaN alone. Attributes that differ are notes and "
             "do not count; history, title, paths and the version are not looked at. Exit "
             "status 0: all within; 1: something is over; 2: a file cannot be read."};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        option_list_clear(&chosen.bounds);
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        option_list_clear(&chosen.bounds);
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     bool over = false;
     int rc = run(&chosen, &over, &st);

@@ -140,12 +140,9 @@ int cmd_eval(int argc, char **argv) {
                  "the first window that reaches it, and so has at least context - stride tokens "
                  "before it. The standard error treats sequences as independent, which overlapping "
                  "or neighbouring ones are not quite."};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     interrupt_install();
     status st;
     evaluation e = {.reached = INT64_MIN};

@@ -192,12 +192,9 @@ int cmd_show(int argc, char **argv) {
                                .summary = "what a recording holds",
                                .options = options,
                                .positionals = arguments};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     recording *rec;
     if (recording_open(path, &rec, &st))

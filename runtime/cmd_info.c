@@ -303,12 +303,9 @@ int cmd_info(int argc, char **argv) {
                                .summary = "describe a checkpoint",
                                .options = options,
                                .positionals = arguments};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     model *m = NULL;
     depth_program *program = NULL;

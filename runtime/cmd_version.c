@@ -10,12 +10,9 @@ int cmd_version(int argc, char **argv) {
     const command_spec spec = {.name = "version",
                                .summary = "version, compiler, flags and libraries of this build",
                                .options = options};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     printf("fathom %s (%s)\n", FATHOM_VERSION, build_hash());
     printf("build      %s\n", build_text());
     printf("libraries  %s\n", build_libraries());

@@ -154,12 +154,9 @@ int cmd_help(int argc, char **argv) {
                                .summary = "this list, or the help of one command",
                                .options = options,
                                .positionals = arguments};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     if (!name) {
         print_usage(stdout);
         return EXIT_DONE;

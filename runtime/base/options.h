@@ -8,7 +8,9 @@
  *         OPTION_QUIET, OPTION_VERBOSE, {0}};
  *     const positional_spec arguments[] = {{"DIR", &model, "checkpoint folder"}, {0}};
  *     const command_spec spec = {"info", "describe a checkpoint", options, arguments};
- *     switch (options_parse(&spec, argc, argv)) ...
+ *     const int parsed = options_parse(&spec, argc, argv);
+ *     if (parsed != OPTIONS_RUN)
+ *         return parsed;
  *
  * The value a variable holds before parsing is its default, shown live by --help.
  */
@@ -66,12 +68,13 @@ typedef struct command_spec {
     const char *notes;                  /* paragraphs after the options, may be NULL */
 } command_spec;
 
-enum { OPTIONS_RUN = 0, OPTIONS_HELP = 1, OPTIONS_WRONG = 2 };
+enum { OPTIONS_RUN = -1, OPTIONS_HELP = 0, OPTIONS_WRONG = 2 };
 
-/* Parses argv[1..]. OPTIONS_RUN: go on. OPTIONS_HELP: --help was printed to stdout, exit 0.
- * OPTIONS_WRONG: the reason, the nearest option's name where one is close, and how to get help were
- * printed to stderr, exit 2. Options and positionals mix; `--` ends options; `-` is a positional;
- * `--name=value` and `--name value` both work; an unambiguous long name must be given in full. */
+/* Parses argv[1..]. OPTIONS_RUN: go on. Otherwise the result is the command's exit status and every
+ * list is clear. OPTIONS_HELP: --help was printed to stdout. OPTIONS_WRONG: the reason, the nearest
+ * option's name where one is close, and how to get help were printed to stderr. Options and
+ * positionals mix; `--` ends options; `-` is a positional;
+ * `--name=value` and `--name value` both work; long names are given in full. */
 int options_parse(const command_spec *spec, int argc, char **argv) MUST_USE;
 
 /* What --help prints: usage, arguments, options with ranges and the values their variables hold now
