@@ -161,16 +161,29 @@ static void interrupt_once(void) {
     _exit(interrupt_pending() ? 0 : 2);
 }
 
+/* The same signal twice at once is one wish; later it is another. */
 static void interrupt_twice(void) {
     interrupt_install();
     raise(SIGINT);
     raise(SIGINT);
+    if (!interrupt_pending())
+        _exit(1);
+    usleep(300000);
+    raise(SIGINT);
     _exit(3);
 }
 
-static void the_first_signal_is_noted_the_second_ends(void **state) {
+static void interrupt_doubled(void) {
+    interrupt_install();
+    raise(SIGINT);
+    raise(SIGINT);
+    _exit(4);
+}
+
+static void the_first_signal_is_noted_a_later_one_ends(void **state) {
     (void)state;
     assert_int_equal(child_status(interrupt_once), 0);
+    assert_int_equal(child_status(interrupt_doubled), 4);
     assert_int_equal(child_status(interrupt_twice), 130);
 }
 
@@ -196,7 +209,7 @@ int main(void) {
         cmocka_unit_test(bytes_read_as_people_write_them),
         cmocka_unit_test(quiet_leaves_only_errors),
         cmocka_unit_test(off_a_terminal_progress_is_plain_lines),
-        cmocka_unit_test(the_first_signal_is_noted_the_second_ends),
+        cmocka_unit_test(the_first_signal_is_noted_a_later_one_ends),
         cmocka_unit_test(commands_can_be_run_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
