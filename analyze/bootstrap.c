@@ -1,6 +1,7 @@
 #include "analyze/bootstrap.h"
 
 #include "runtime/base/clones.h"
+#include "runtime/base/random.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -19,13 +20,6 @@ struct bootstrap {
 };
 
 /* ---- random numbers and quantiles ---- */
-
-uint64_t random_at(uint64_t seed, uint64_t counter) {
-    uint64_t z = seed + (counter + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
 
 /* A number below `count` < 2^32. The bias of the scaling is below count / 2^32. */
 static size_t random_below(uint64_t seed, uint64_t counter, size_t count) {

@@ -72,8 +72,4 @@ void bootstrap_intervals(const bootstrap *b, const double *draws, size_t cells, 
  * series of the distribution (Abramowitz and Stegun 26.7.3, 26.7.4), inverted by bisection. */
 double student_t(double level, size_t freedom);
 
-/* Number `counter` of the random sequence `seed`: splitmix64 (Steele, Lea, Flood 2014), whose state
- * is a counter, so any number is had without those before it. */
-uint64_t random_at(uint64_t seed, uint64_t counter);
-
 #endif

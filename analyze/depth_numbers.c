@@ -1,6 +1,6 @@
 #include "analyze/depth_numbers.h"
 
-#include "analyze/bootstrap.h"
+#include "runtime/base/random.h"
 
 #include <math.h>
 

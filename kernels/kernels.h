@@ -236,6 +236,19 @@ typedef struct depth_read_args {
     buffer *weights; /* [rows, heads, sources] or NULL */
 } depth_read_args;
 
+/* A site under other folded queries (gain * query); sources and everything else as they are. */
+typedef struct depth_alternative_args {
+    size_t site, count;
+    const buffer *folded; /* [count, width] */
+    const bool *sequence; /* [sequences] true: wanted; the others' results are 0. NULL: all */
+    bool pairs;           /* the layout below has head_js and source_cos */
+    double *sums;         /* [count, sequences, layout.total] in host memory, or NULL; the layout is
+                             routing_layout_of(heads, sources, null_source, pairs). Only what
+                             routing_sums_add_weights sums is filled, the rest is 0 */
+    double *variance;     /* [count, sequences, heads] in host memory, or NULL: sum over tokens of
+                             the population variance over the sources of the logits */
+} depth_alternative_args;
+
 enum { KERNELS_ABI = 1 };
 
 typedef struct kernels {
@@ -291,6 +304,11 @@ typedef struct kernels {
     /* The sums of one site, [sequences, layout.total] as routing_layout_of(heads, sources,
      * null_source, pairs) says, into host memory. Only after depth_read of that site. */
     int (*depth_sums)(depth *axis, size_t site, double *sums, status *st);
+    /* Routing sums of a site under other queries, over the tokens from position wants.skip_first
+     * on; nothing of the run changes. As long as the site's sources are there: right after its
+     * depth_read. The rows filled are those of depth_sums to the last bit where the query is the
+     * site's own. */
+    int (*depth_alternative)(depth *axis, const depth_alternative_args *args, status *st);
 
     int (*embed_back)(backend *device, const embed_back_args *args, status *st);
     int (*norm_back)(backend *device, const norm_back_args *args, status *st);

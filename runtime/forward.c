@@ -64,6 +64,44 @@ int session_measure(session *s, size_t rows, const buffer *from, const observed 
     return DONE;
 }
 
+/* Host memory for `need` doubles. */
+static int need_doubles(double **memory, size_t *count, size_t need, status *st) {
+    if (*count >= need)
+        return DONE;
+    free(*memory);
+    *count = 0;
+    *memory = mem_array(need, sizeof **memory, "routing sums", st);
+    if (!*memory)
+        return FAILED;
+    *count = need;
+    return DONE;
+}
+
+/* The site's routing under the observer's other queries. */
+static int observe_alternatives(session *s, const batch *b, const observer *watch, site_view *view,
+                                status *st) {
+    const depth_plan *plan = &s->program->plan;
+    const depth_site *site = &plan->site[view->site];
+    const site_alternatives *other = &watch->alternatives[view->site];
+    view->sums_layout = routing_layout_of(plan->heads, (size_t)site->sources, site->null_source,
+                                          watch->routing_pairs);
+    size_t results = other->count * b->layout.sequences;
+    size_t sums = watch->alternative_sums ? results * view->sums_layout.total : 0;
+    size_t variances = watch->alternative_variance ? results * plan->heads : 0;
+    if (need_doubles(&s->alternative, &s->alternative_count, sums + variances, st))
+        return FAILED;
+    view->alternative_sums = sums ? s->alternative : NULL;
+    view->alternative_variance = variances ? s->alternative + sums : NULL;
+    const depth_alternative_args args = {.site = view->site,
+                                         .count = other->count,
+                                         .folded = other->folded,
+                                         .sequence = watch->alternative_sequence,
+                                         .pairs = watch->routing_pairs,
+                                         .sums = sums ? s->alternative : NULL,
+                                         .variance = variances ? s->alternative + sums : NULL};
+    return s->k->depth_alternative(s->axis, &args, st);
+}
+
 static int observe_site(session *s, const batch *b, const observer *watch, size_t index,
                         const buffer *in, const buffer *weights, status *st) {
     const depth_plan *plan = &s->program->plan;
@@ -88,18 +126,15 @@ static int observe_site(session *s, const batch *b, const observer *watch, size_
     if (watch->routing_sums && sources > 0) {
         view.sums_layout =
             routing_layout_of(plan->heads, sources, site->null_source, watch->routing_pairs);
-        size_t need = s->limits.sequences * view.sums_layout.total;
-        if (s->sums_count < need) {
-            free(s->sums);
-            s->sums_count = 0;
-            if (!(s->sums = mem_array(need, sizeof *s->sums, "routing sums", st)))
-                return FAILED;
-            s->sums_count = need;
-        }
-        if (s->k->depth_sums(s->axis, index, s->sums, st))
+        if (need_doubles(&s->sums, &s->sums_count, s->limits.sequences * view.sums_layout.total,
+                         st) ||
+            s->k->depth_sums(s->axis, index, s->sums, st))
             return FAILED;
         view.sums = s->sums;
     }
+    if (watch->alternatives && watch->alternatives[index].count > 0 &&
+        observe_alternatives(s, b, watch, &view, st))
+        return FAILED;
     return watch->on_site ? watch->on_site(watch->self, b, &view, st) : DONE;
 }
 

@@ -199,6 +199,7 @@ void session_free(session *s) {
     free(s->site);
     free(s->host_target);
     free(s->sums);
+    free(s->alternative);
     free(s->l2);
     free(s->gradient);
     free(s);

@@ -42,6 +42,8 @@ typedef struct site_view {
     const float *weights; /* [rows, heads, sources] */
     const double *sums;   /* [sequences, sums_layout.total] */
     routing_layout sums_layout;
+    const double *alternative_sums;     /* [count, sequences, sums_layout.total] */
+    const double *alternative_variance; /* [count, sequences, heads], as depth_alternative_args */
 } site_view;
 
 typedef struct sublayer_view {
@@ -70,13 +72,22 @@ typedef struct gradient_view {
                         alone; `out`: total, through every later reader */
 } gradient_view;
 
+/* Folded queries whose routing is observed beside a site's own; see depth_alternative_args. */
+typedef struct site_alternatives {
+    size_t count;   /* 0: none */
+    buffer *folded; /* [count, width] */
+} site_alternatives;
+
 typedef struct observer {
     void *self;
-    bool magnitudes;    /* rms, absmax, median of in, out, state */
-    bool routing_sums;  /* site_view.sums */
-    bool routing_pairs; /* with head_js and source_cos */
-    size_t skip_first;  /* leading positions left out of the sums */
-    bool weights;       /* site_view.weights */
+    bool magnitudes;                       /* rms, absmax, median of in, out, state */
+    bool routing_sums;                     /* site_view.sums */
+    bool routing_pairs;                    /* with head_js and source_cos */
+    size_t skip_first;                     /* leading positions left out of the sums */
+    bool weights;                          /* site_view.weights */
+    const site_alternatives *alternatives; /* [sites], or NULL: none */
+    const bool *alternative_sequence;      /* [sequences of the batch] wanted, or NULL: all */
+    bool alternative_sums, alternative_variance;
     bool logits;
     bool attention;      /* entropy and first-token mass */
     const bool *pattern; /* [layers] attention patterns, or NULL: none */

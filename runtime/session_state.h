@@ -64,12 +64,14 @@ struct session {
     size_t most_sources; /* of any site */
     buffer **owned;      /* [owned_count] every buffer below, freed with the session */
     size_t owned_count;
-    buffer *id;           /* [rows] int32 */
-    buffer *target;       /* [rows] int32: the next token, -1 at a sequence's end */
-    steps *steps;         /* [program->sublayers + 1] in running order, the final norm last */
-    int32_t *host_target; /* [rows] */
-    double *sums;         /* [sequences, most routing sums] */
-    size_t sums_count;    /* doubles in `sums` */
+    buffer *id;               /* [rows] int32 */
+    buffer *target;           /* [rows] int32: the next token, -1 at a sequence's end */
+    steps *steps;             /* [program->sublayers + 1] in running order, the final norm last */
+    int32_t *host_target;     /* [rows] */
+    double *sums;             /* [sequences, most routing sums] */
+    size_t sums_count;        /* doubles in `sums` */
+    double *alternative;      /* what alternative queries give at the site at hand */
+    size_t alternative_count; /* doubles in `alternative` */
     seen seen[SEEN_COUNT];
 
     /* Backward only. */

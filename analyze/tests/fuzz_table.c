@@ -1,6 +1,6 @@
 /* fuzz_table SECONDS SEED: reads damaged tables until the time is over. A table that is accepted is
  * walked cell by cell; one that is refused says why. Crashes are for the sanitizers to find. */
-#include "analyze/bootstrap.h"
+#include "runtime/base/random.h"
 #include "analyze/table.h"
 #include "runtime/base/output.h"
 

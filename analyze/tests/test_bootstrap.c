@@ -1,5 +1,6 @@
 /* Intervals: quantiles, units and draws are what the documentation says, and they cover. */
 #include "analyze/bootstrap.h"
+#include "runtime/base/random.h"
 
 #include <math.h>
 #include <setjmp.h>

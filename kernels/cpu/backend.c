@@ -207,6 +207,7 @@ const kernels kernels_cpu = {
     .depth_made = cpu_depth_made,
     .depth_read = cpu_depth_read,
     .depth_sums = cpu_depth_sums,
+    .depth_alternative = cpu_depth_alternative,
     .depth_give = cpu_depth_give,
     .depth_pull = cpu_depth_pull,
     .depth_site_grads = cpu_depth_site_grads,

@@ -96,6 +96,7 @@ buffer *cpu_depth_storage(depth *axis, size_t value);
 int cpu_depth_made(depth *axis, size_t value, status *st);
 int cpu_depth_read(depth *axis, const depth_read_args *args, status *st);
 int cpu_depth_sums(depth *axis, size_t site, double *sums, status *st);
+int cpu_depth_alternative(depth *axis, const depth_alternative_args *args, status *st);
 int cpu_depth_give(depth *axis, size_t site, const buffer *d_in, status *st);
 int cpu_depth_pull(depth *axis, size_t value, const buffer **d_value, status *st);
 int cpu_depth_site_grads(depth *axis, size_t site, const site_grads *grads, status *st);

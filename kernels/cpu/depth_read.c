@@ -3,8 +3,7 @@
  * One pass per token while its S source rows are in the cache: logits (a dot product per slice,
  * times the cached 1/rms), one softmax per head, the mix, then what the statistics need.
  */
-#include "kernels/cpu/depth.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/depth_logits.h"
 
 #include <math.h>
 #include <omp.h>
@@ -58,50 +57,6 @@ static workspace workspace_of(const reading *site, float *memory) {
     return work;
 }
 
-INLINED const value_state *source_of(const reading *site, size_t s) {
-    return &site->axis->value[site->planned->source[s]];
-}
-
-/* Logits of one token, [heads, sources]. The next token's rows are fetched meanwhile: S rows far
- * apart are more streams than the hardware foresees. */
-INLINED void token_logits(const reading *site, size_t row, bool last, const float *const *v,
-                          float *logit) {
-    const size_t slice = site->slice, line = 64 / sizeof(float);
-    for (size_t s = 0; s < site->sources; s++) {
-        const value_state *source = source_of(site, s);
-        const float scale = source->inverse_rms[row * source->step];
-        for (size_t i = 0; !last && i < site->width; i += line)
-            __builtin_prefetch(v[s] + source->stride + i);
-        for (size_t h = 0; h < site->heads; h++)
-            logit[h * site->sources + s] =
-                dot(site->site->folded + h * slice, v[s] + h * slice, slice) * scale;
-    }
-}
-
-/* A softmax per head; the exponentials of all heads are one loop. */
-INLINED void head_softmaxes(float *x, size_t heads, size_t sources) {
-    for (size_t h = 0; h < heads; h++) {
-        float *row = x + h * sources;
-        const float most = largest(row, sources);
-#pragma omp simd
-        for (size_t s = 0; s < sources; s++)
-            row[s] -= most;
-    }
-#pragma omp simd
-    for (size_t i = 0; i < heads * sources; i++)
-        x[i] = exp_fast(x[i]);
-    for (size_t h = 0; h < heads; h++) {
-        float *row = x + h * sources, sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-        for (size_t s = 0; s < sources; s++)
-            sum += row[s];
-        const float scale = 1.0f / sum;
-#pragma omp simd
-        for (size_t s = 0; s < sources; s++)
-            row[s] *= scale;
-    }
-}
-
 /* mix slice h = sum_s a[h,s] v_s slice h, the sources in order; channels in pairs of lanes. */
 INLINED void token_mix(const reading *site, const float *const *v, const float *weight,
                        float *mix) {
@@ -140,7 +95,7 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
     for (size_t h = 0; h < heads; h++)
         work->mix_square[h] = dot(mix + h * slice, mix + h * slice, slice);
     for (size_t s = 0; s < site->sources; s++) {
-        const value_state *source = source_of(site, s);
+        const value_state *source = depth_source(site->axis, site->planned, s);
         work->rms[s] = source->rms[row * source->step];
         for (size_t h = 0; h < heads; h++) {
             work->norm[s * heads + h] = source->norm[row * source->step * heads + h];
@@ -155,7 +110,8 @@ INLINED void token_sums(const reading *site, size_t row, const float *mix, const
 INLINED void token_pairs(const reading *site, size_t row, const float *const *v, double *sums) {
     for (size_t p = 0; p < site->new_pairs; p++) {
         const size_t *pair = site->axis->new_pair + 2 * p;
-        const value_state *a = source_of(site, pair[0]), *b = source_of(site, pair[1]);
+        const value_state *a = depth_source(site->axis, site->planned, pair[0]),
+                          *b = depth_source(site->axis, site->planned, pair[1]);
         const double lengths = (double)a->rms[row * a->step] * (double)b->rms[row * b->step];
         if (a == b)
             sums[p] += lengths / lengths;
@@ -240,10 +196,10 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
     for (size_t r = 0; r < tile->rows; r++) {
         const size_t row = tile->first + r;
         float *in = site->in + row * width;
-        for (size_t s = 0; s < site->sources; s++)
-            work.v[s] = source_of(site, s)->row + row * source_of(site, s)->stride;
-        token_logits(site, row, r + 1 == tile->rows, work.v, work.weight);
-        head_softmaxes(work.weight, site->heads, site->sources);
+        depth_rows(site->axis, site->planned, row, work.v);
+        depth_logits(site->axis, site->planned, site->site->folded, row, r + 1 == tile->rows,
+                     work.v, work.weight);
+        depth_softmaxes(work.weight, site->heads, site->sources);
         token_mix(site, work.v, work.weight, in);
         if (site->weights)
             memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
