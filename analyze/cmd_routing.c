@@ -111,6 +111,21 @@ static int prepare(analysis *a, status *st) {
     return rc;
 }
 
+static void put_null_comment(FILE *out, const recording_about *about) {
+    if (about->null_sequences == 0) {
+        table_comment(out, "head_divergence, head_divergence_of_mean, token_information, entropy, "
+                           "head_js: no null shown; untrained routing is divergent too. `fathom "
+                           "capture --null 8` makes one.");
+        return;
+    }
+    table_comment(out,
+                  "head_divergence, head_divergence_of_mean, token_information, entropy, head_js: "
+                  "read them beside NBD, the same under %zu random queries (seed %llu) on %zu of "
+                  "the %zu sequences. By chance alone a value is above all draws once in %zu.",
+                  about->null_draws, (unsigned long long)about->seed, about->null_sequences,
+                  about->sequences, about->null_draws + 1);
+}
+
 static void put_assumptions(FILE *out, const analysis *a) {
     const recording_about *about = a->about;
     if (about->skip_first)
@@ -123,8 +138,7 @@ static void put_assumptions(FILE *out, const analysis *a) {
     sampling_say(out, &a->settings.sampling, about->sequences, a->b);
     if (!about->complete)
         table_comment(out, "The recording is incomplete: only its finished sequences count.");
-    table_comment(out, "head_divergence, head_divergence_of_mean, token_information, entropy, "
-                       "head_js: no null shown; untrained routing is divergent too.");
+    put_null_comment(out, about);
     table_comment(out, "token_information is a plug-in estimate, biased low with few tokens.");
     table_comment(out, "Values of head `mean` are plain means over heads. Natural logarithms.");
     table_comment(out, "Sites with one source are left out of AVG; in lookback, oldest_mass and "
@@ -187,6 +201,8 @@ static void put_run(FILE *out, const analysis *a) {
     put_run_real(out, "loss_low", a->loss.low);
     put_run_real(out, "loss_high", a->loss.high);
     put_run_real(out, "loss_tokens", a->loss_tokens);
+    put_run_size(out, "null_draws", about->null_draws);
+    put_run_size(out, "null_sequences", about->null_sequences);
     put_run_size(out, "resamples", a->settings.sampling.resamples);
     put_run_real(out, "level", a->settings.sampling.level);
 }
@@ -244,7 +260,8 @@ static const char *help_notes(void) {
     for (size_t i = 0; i < routing_statistic_count; i++)
         fprintf(out, "%s %s, ", routing_statistics[i].code, routing_statistics[i].name);
     fputs(
-        "AVG means over sites, KND mass and lift by kind of source, SJS neighbouring sites of one "
+        "AVG means over sites, NBD nulls, KND mass and lift by kind of source, SJS "
+        "neighbouring sites of one "
         "kind, RCH reach, DMX weights by sublayer, CLM published claims, SKP skips, CTX contexts. "
         "`grep ^ENT FILE | cut -f2-` extracts one; the line above each "
         "section says what it is. With fewer than 8 units (sequences; overlapping windows are "
@@ -276,12 +293,9 @@ int cmd_routing(int argc, char **argv) {
                                .options = options,
                                .positionals = arguments,
                                .notes = help_notes()};
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     status st;
     return run(&chosen, &st) ? command_fail(&st) : EXIT_DONE;
 }

@@ -76,8 +76,8 @@ double routing_js(const double *p, const size_t *at, const double *q, const size
 }
 
 int routing_sections_write(const routing_sample *s, size_t contexts, status *st) {
-    if (routing_kinds_write(s, st) || routing_site_js_write(s, st) || routing_walks_write(s, st) ||
-        routing_claims_write(s, st))
+    if (routing_nulls_write(s, st) || routing_kinds_write(s, st) || routing_site_js_write(s, st) ||
+        routing_walks_write(s, st) || routing_claims_write(s, st))
         return FAILED;
     return contexts ? routing_contexts_write(s, contexts, st) : DONE;
 }

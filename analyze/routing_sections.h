@@ -1,5 +1,5 @@
 /* routing_sections.h - the sections of the routing table that are no single statistic of a site:
- * kinds of sources, pairs of sites, walks over depth, published claims, contexts. */
+ * nulls, kinds of sources, pairs of sites, walks over depth, published claims, contexts. */
 #ifndef FATHOM_ROUTING_SECTIONS_H
 #define FATHOM_ROUTING_SECTIONS_H
 
@@ -22,6 +22,8 @@ typedef struct routing_sample {
  * are an error, and so is running out of memory. */
 int routing_sections_write(const routing_sample *s, size_t contexts, status *st) MUST_USE;
 
+/* NBD: statistics beside those of random queries; nothing where none were recorded. */
+int routing_nulls_write(const routing_sample *s, status *st) MUST_USE;
 /* KND kind_mass: weight of all sources of one kind; lift: divided by that of uniform weights. */
 int routing_kinds_write(const routing_sample *s, status *st) MUST_USE;
 /* SJS site_js: neighbouring sites of one kind, head by head. */

@@ -288,6 +288,10 @@ void routing_view_clear(routing_view *view) {
     *view = (routing_view){0};
 }
 
+const char *routing_run_text(const routing_view *view, const char *key) {
+    return run_value(view->from, (const char *const[]){key, NULL});
+}
+
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source) {
     return view->weight[cell_of(view, head, site, source)];
 }
@@ -340,4 +344,35 @@ int routing_site_values(const routing_view *view, const char *code, site_value *
     free(sum);
     free(heads);
     return result;
+}
+
+int routing_null_values(const routing_view *view, const char *statistic, const char *null,
+                        site_value *out, bool *found, status *st) {
+    static const char *const names[] = {"statistic", "null",     "site",      "head",
+                                        "null_mean", "null_low", "null_high", NULL};
+    const table_section_view *section = table_find(view->from, "NBD");
+    int column[7];
+    *found = false;
+    for (size_t i = 0; i < view->sites; i++)
+        out[i] = (site_value){NAN, NAN, NAN};
+    if (!section)
+        return DONE;
+    if (find_columns(view->from, section, names, column, st))
+        return FAILED;
+    for (size_t row = 0, site = 0; row < section->rows; row++) {
+        const char *head = table_cell(section, row, column[3]);
+        if (strcmp(table_cell(section, row, column[0]), statistic) != 0 ||
+            strcmp(table_cell(section, row, column[1]), null) != 0 ||
+            (strcmp(head, "mean") != 0 && strcmp(head, "-") != 0))
+            continue;
+        site = find_site(view, table_cell(section, row, column[2]), site);
+        if (site == view->sites)
+            return cell_fail(view->from, section, row, column[2], "a site of section SIT", st);
+        if (read_real(view->from, section, row, column[4], &out[site].value, st) ||
+            read_real(view->from, section, row, column[5], &out[site].low, st) ||
+            read_real(view->from, section, row, column[6], &out[site].high, st))
+            return FAILED;
+        *found = true;
+    }
+    return DONE;
 }

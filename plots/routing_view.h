@@ -42,6 +42,9 @@ typedef struct routing_view {
 int routing_view_init(routing_view *view, const table *from, status *st) MUST_USE;
 void routing_view_clear(routing_view *view);
 
+/* What section RUN says of `key`, or ""; points into the table. */
+const char *routing_run_text(const routing_view *view, const char *key);
+
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source);
 bool routing_exists(const routing_view *view, size_t site, size_t source);
 
@@ -55,5 +58,11 @@ typedef struct site_value {
  */
 int routing_site_values(const routing_view *view, const char *code, site_value *out, bool *found,
                         status *st) MUST_USE;
+
+/* The null of a statistic at each site, from section NBD: value is the mean, low and high are the
+ * smallest and largest draw, of the rows of head `mean` where rows have heads. `*found` false: NBD
+ * has no such rows. */
+int routing_null_values(const routing_view *view, const char *statistic, const char *null,
+                        site_value *out, bool *found, status *st) MUST_USE;
 
 #endif

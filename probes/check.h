@@ -29,8 +29,10 @@ void worst_see(worst *w, double error, size_t sequence, size_t pos, size_t site)
 /* Prints the line; "--" where nothing was seen. */
 void worst_report(check *c, const worst *w);
 
-int check_tokens(check *c, status *st) MUST_USE;  /* ids, lengths, losses, vocabulary */
-int check_hidden(check *c, status *st) MUST_USE;  /* magnitudes */
+int check_tokens(check *c, status *st) MUST_USE; /* ids, lengths, losses, vocabulary */
+int check_hidden(check *c, status *st) MUST_USE; /* magnitudes */
+int check_gradients(check *c, status *st) MUST_USE;
 int check_routing(check *c, status *st) MUST_USE; /* weights and accumulators */
+int check_nulls(check *c, status *st) MUST_USE;   /* statistics under random queries */
 
 #endif

@@ -1,4 +1,5 @@
 /* cmd_capture.c - `fathom capture`: runs a checkpoint over tokens and writes a recording. */
+#include "probes/gradient_norms.h"
 #include "probes/model_hash.h"
 #include "probes/record_wants.h"
 #include "probes/recorder.h"
@@ -23,18 +24,20 @@ typedef struct capture {
     run_options run_options;
     const char *output;
     option_list record;
-    size_t skip_first, compress;
+    size_t skip_first, compress, null_draws, null_sequences;
     uint64_t seed;
     bool no_hash;
 
     text_run run;
     recording_plan plan;
-    const char **site_name, **source_name; /* what plan.axes points to, likewise the next three */
+    /* What plan.axes points to. */
+    const char **site_name, **source_name, **param_name;
     uint8_t *available;
     int32_t *newest;
     char history[4096], title[256];
     recording_writer *writer;
     recorder *recorder;
+    null_queries *nulls;
     model_hash *hash;
     sha256 tokens_hash;
 } capture;
@@ -44,13 +47,16 @@ typedef struct capture {
 static int plan_axes(capture *c, status *st) {
     const depth_program *p = c->run.program;
     const model_config *config = model_configuration(c->run.model);
-    size_t sites = p->plan.sites, sources = p->labels;
+    size_t sites = p->plan.sites, sources = p->labels, params = model_params(c->run.model);
     c->site_name = mem_array(sites, sizeof *c->site_name, "sites", st);
     c->source_name = mem_array(sources, sizeof *c->source_name, "sources", st);
+    c->param_name = mem_array(params, sizeof *c->param_name, "parameters", st);
     c->available = mem_array(sites, sources ? sources : 1, "available cells", st);
     c->newest = mem_array(sites, sizeof *c->newest, "newest sources", st);
-    if (!c->site_name || !c->source_name || !c->available || !c->newest)
+    if (!c->site_name || !c->source_name || !c->param_name || !c->available || !c->newest)
         return FAILED;
+    for (size_t i = 0; i < params; i++)
+        c->param_name[i] = model_param_at(c->run.model, i)->name;
     for (size_t i = 0; i < sources; i++)
         c->source_name[i] = p->source_name[i];
     for (size_t i = 0; i < sites; i++) {
@@ -69,9 +75,11 @@ static int plan_axes(capture *c, status *st) {
                                     .sources = sources,
                                     .attention_heads = config->query_heads,
                                     .width = config->width,
+                                    .params = params,
                                     .site_name = c->site_name,
                                     .sublayer_name = c->site_name,
                                     .source_name = c->source_name,
+                                    .param_name = c->param_name,
                                     .available = c->available,
                                     .newest = c->newest};
     return DONE;
@@ -114,6 +122,15 @@ static int plan_wants(capture *c, status *st) {
         log_note("routing weights would take %s and are left out; --record weights keeps them",
                  bytes_text((uint64_t)bytes).text);
     wants->pairs = wants->pairs || wants->weights;
+    wants->gradients = c->run_options.backward;
+    if (c->null_draws && axes->sources == 0)
+        return status_fail(st, "--null: this model does not route over depth");
+    if (c->null_draws && c->null_sequences == 0)
+        return status_fail(st, "--null-sequences 0: nulls need at least one sequence");
+    c->plan.axes.draws = c->null_draws;
+    if (c->null_draws)
+        c->plan.axes.null_sequences =
+            c->null_sequences < c->run.sequences ? c->null_sequences : c->run.sequences;
     return DONE;
 }
 
@@ -132,13 +149,17 @@ static int forecast(const capture *c, status *st) {
     free(list);
     const recording_wants *wants = &c->plan.wants;
     bool routed = c->plan.axes.sources > 0;
-    log_note("%s: %zu sequences of at most %zu tokens; tokens, losses, magnitudes%s%s%s%s",
+    log_note("%s: %zu sequences of at most %zu tokens; tokens, losses, magnitudes%s%s%s%s%s",
              c->output, c->run.sequences, c->plan.axes.positions,
              routed ? ", routing statistics" : "", wants->pairs ? ", head and source pairs" : "",
              wants->weights ? ", routing weights" : "",
-             wants->attention ? ", attention statistics" : "");
+             wants->attention ? ", attention statistics" : "",
+             wants->gradients ? ", gradient norms" : "");
     if (points)
         log_note("and %zu tensors at chosen points", points);
+    if (c->plan.axes.draws)
+        log_note("and routing under 2 x %zu random queries, of %zu sequences", c->plan.axes.draws,
+                 c->plan.axes.null_sequences);
     log_note("about %s%s", bytes_text(bytes).text, c->plan.compress ? " before compression" : "");
     char *folder = mem_text(c->output, st);
     if (!folder)
@@ -167,6 +188,8 @@ static int run_batches(capture *c, status *st) {
     while (!(rc = text_run_next(&c->run, &b, st)) && b.layout.sequences) {
         if ((rc = recording_writer_begin(c->writer, b.layout.sequences, st)) ||
             (rc = session_forward(c->run.session, &b, recorder_observer(c->recorder), st)) ||
+            (c->run.limits.backward &&
+             (rc = session_backward(c->run.session, &b, recorder_observer(c->recorder), st))) ||
             (rc = recorder_commit(c->recorder, &b, c->run.offset, st)))
             return rc;
         for (size_t i = 0; i < b.layout.sequences; i++)
@@ -203,6 +226,23 @@ static int list_vocabulary(const capture *c, recording_closing *closing, int32_t
     return DONE;
 }
 
+/* The pass is not stopped between a batch's backward and its commit, so the session's sums are of
+ * the sequences recorded. */
+static int measure_gradients(const capture *c, gradient_norms *norms, recording_closing *closing,
+                             status *st) {
+    if (!c->run.limits.backward)
+        return DONE;
+    if (gradient_norms_read(c->run.session, c->run.model, &c->plan.axes, norms, st))
+        return FAILED;
+    for (size_t i = 0; i < GRADIENT_NORMS; i++)
+        closing->gradient_norm[i] = norms->norm[i];
+    closing->grad_tokens = session_gradient_tokens(c->run.session);
+    if (norms->nonfinite)
+        log_warn("gradients of %zu of %zu parameters are NaN or Inf, first %s", norms->nonfinite,
+                 c->plan.axes.params, norms->first_nonfinite);
+    return DONE;
+}
+
 /* Writes what is known at the end. `complete` false: a signal came. */
 static int finish(capture *c, bool complete, status *st) {
     char model_hex[65] = "", tokens_hex[65];
@@ -210,6 +250,7 @@ static int finish(capture *c, bool complete, status *st) {
     int32_t *ids = NULL;
     char(*texts)[TOKEN_PIECE_SIZE] = NULL;
     const char **pieces = NULL;
+    gradient_norms norms = {0};
     sha256_finish(&c->tokens_hash, tokens_hex);
     int rc = DONE;
     if (complete && c->hash)
@@ -219,6 +260,8 @@ static int finish(capture *c, bool complete, status *st) {
     c->hash = NULL;
     if (!rc)
         rc = list_vocabulary(c, &closing, &ids, &texts, &pieces, st);
+    if (!rc)
+        rc = measure_gradients(c, &norms, &closing, st);
     if (!rc) {
         rc = recording_writer_finish(c->writer, &closing, complete, st);
         if (!rc)
@@ -227,6 +270,7 @@ static int finish(capture *c, bool complete, status *st) {
     free(ids);
     free(texts);
     free(pieces);
+    gradient_norms_clear(&norms);
     return rc;
 }
 
@@ -261,6 +305,18 @@ static void explain_partial(capture *c) {
     c->writer = NULL;
 }
 
+/* Queries for the nulls, where wanted. */
+static int make_nulls(capture *c, status *st) {
+    const null_options options = {.draws = c->null_draws,
+                                  .sequences = c->null_sequences,
+                                  .seed = c->seed,
+                                  .skip_first = c->skip_first};
+    if (c->null_draws == 0)
+        return DONE;
+    int rc = null_queries_create(&c->run, &options, &c->nulls, st);
+    return rc ? rc : recorder_add_nulls(c->recorder, c->nulls, st);
+}
+
 static int run_capture(capture *c, status *st) {
     if (text_run_open(&c->run_options, &c->run, st) || plan_axes(c, st) || plan_wants(c, st))
         return FAILED;
@@ -272,10 +328,13 @@ static int run_capture(capture *c, status *st) {
                         st) ||
         (!c->no_hash && model_hash_start(c->run_options.dir, &c->hash, st)))
         return FAILED;
+    int rc = make_nulls(c, st);
+    if (rc)
+        return rc;
     sha256_init(&c->tokens_hash);
     double start = seconds_now();
     progress_begin("capture", token_source_tokens(c->run.source), "tokens");
-    int rc = run_batches(c, st);
+    rc = run_batches(c, st);
     progress_end();
     double seconds = seconds_now() - start;
     if (rc == FAILED)
@@ -301,9 +360,11 @@ static void clear_capture(capture *c) {
     explain_partial(c);
     model_hash_leave(c->hash, unused);
     recorder_free(c->recorder);
+    null_queries_free(c->nulls);
     record_wants_clear(&c->plan.wants);
     free(c->site_name);
     free(c->source_name);
+    free(c->param_name);
     free(c->available);
     free(c->newest);
     text_run_clear(&c->run);
@@ -311,7 +372,7 @@ static void clear_capture(capture *c) {
 }
 
 int cmd_capture(int argc, char **argv) {
-    capture c = {.run_options = RUN_OPTIONS_DEFAULT};
+    capture c = {.run_options = RUN_OPTIONS_DEFAULT, .null_sequences = 16};
     const option_spec options[] = {
         {.name = "output",
          .letter = 'o',
@@ -324,6 +385,23 @@ int cmd_capture(int argc, char **argv) {
          .value = &c.record,
          .metavar = "LIST",
          .help = RECORD_HELP},
+        {.name = "gradients",
+         .kind = OPTION_FLAG,
+         .value = &c.run_options.backward,
+         .help = "also run backward and record gradient norms, of every token and parameter"},
+        {.name = "null",
+         .kind = OPTION_SIZE,
+         .value = &c.null_draws,
+         .max = 64,
+         .metavar = "R",
+         .help = "also record the routing statistics that R random queries of equal norm and R of "
+                 "equal logit variance would have; 8 is a good number. --seed draws them"},
+        {.name = "null-sequences",
+         .kind = OPTION_SIZE,
+         .value = &c.null_sequences,
+         .max = 1 << 30,
+         .metavar = "N",
+         .help = "sequences that have nulls at most, evenly spaced over those of the run"},
         {.name = "skip-first",
          .kind = OPTION_SIZE,
          .value = &c.skip_first,
@@ -360,14 +438,9 @@ int cmd_capture(int argc, char **argv) {
             "Ctrl-C FILE.partial keeps the sequences that were finished, and every command "
             "reads it."};
     status st;
-    switch (options_parse(&spec, argc, argv)) {
-    case OPTIONS_HELP:
-        option_list_clear(&c.record);
-        return EXIT_DONE;
-    case OPTIONS_WRONG:
-        option_list_clear(&c.record);
-        return EXIT_WRONG;
-    }
+    const int parsed = options_parse(&spec, argc, argv);
+    if (parsed != OPTIONS_RUN)
+        return parsed;
     interrupt_install();
     int rc = FAILED;
     if (!c.output)

@@ -222,6 +222,10 @@ static int check_recording(const char *path, size_t *failed, status *st) {
         result = check_hidden(&c, st);
     if (result == DONE)
         result = check_routing(&c, st);
+    if (result == DONE)
+        result = check_gradients(&c, st);
+    if (result == DONE)
+        result = check_nulls(&c, st);
     recording_close(c.rec);
     *failed += c.failed;
     return result;

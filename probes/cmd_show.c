@@ -35,6 +35,8 @@ static void show_about(const recording_about *a) {
         printf("%-16s none\n", "bos");
     printf("%-16s %" PRIu64 "\n", "seed", a->seed);
     printf("%-16s %zu\n", "skip first", a->skip_first);
+    if (a->has_gradients)
+        printf("%-16s of the loss of %" PRIu64 " predicted tokens\n", "gradients", a->grad_tokens);
     if (!a->complete)
         printf("%-16s no: interrupted; the sequences below are whole\n", "complete");
 }
@@ -112,7 +114,7 @@ static herr_t show_dataset(hid_t file, const char *name, const H5O_info_t *info,
         status ignored;
         if (h5_get_text(dataset, path, "units", &units, &ignored))
             units = NULL;
-        printf("  %-31s %-8s %-5s %9s  %s\n", name, type_name(type), units ? units : "",
+        printf("  %-31s %-8s %-10s %9s  %s\n", name, type_name(type), units ? units : "",
                bytes_text(H5Dget_storage_size(dataset)).text, shape);
         free(units);
     }

@@ -22,20 +22,39 @@ struct recorder {
     double *sums;                  /* [sites][max_sequences, layout.total] */
     double *row;                   /* one routing row of one sequence */
     bool *saw;                     /* [vocabulary] */
+    const null_queries *nulls;     /* NULL: none */
+    bool *has_null;                /* [max_sequences] sequences of the batch that have nulls */
+    double *null_row;              /* [draws, one routing row at one site] */
     recorder_totals committed, batch;
+    struct {
+        const char *what, *where;
+        size_t start; /* first row of the sequence */
+        size_t sequence, position;
+    } nonfinite; /* of the batch's first sequence that has any, the first in the pass */
 };
 
 /* ---- NaN and Inf ---- */
 
 static void note_nonfinite(recorder *r, const batch *b, size_t row, const char *what,
                            const char *where) {
-    if (r->committed.nonfinite + r->batch.nonfinite++ > 0)
+    if (r->batch.nonfinite++ > 0 && row >= r->nonfinite.start)
         return;
     size_t sequence = 0;
     while (b->layout.start[sequence + 1] <= row)
         sequence++;
-    log_warn("NaN or Inf in %s of %s, sequence %zu, position %zu; recorded as it is", what, where,
-             recording_writer_sequences(r->writer) + sequence, row - b->layout.start[sequence]);
+    r->nonfinite.what = what;
+    r->nonfinite.where = where;
+    r->nonfinite.start = b->layout.start[sequence];
+    r->nonfinite.sequence = recording_writer_sequences(r->writer) + sequence;
+    r->nonfinite.position = row - b->layout.start[sequence];
+}
+
+/* Says the first of the whole run, whatever the batches. */
+static void report_nonfinite(const recorder *r) {
+    if (r->batch.nonfinite && !r->committed.nonfinite)
+        log_warn("NaN or Inf in %s of %s, sequence %zu, position %zu; recorded as it is",
+                 r->nonfinite.what, r->nonfinite.where, r->nonfinite.sequence,
+                 r->nonfinite.position);
 }
 
 /* ---- what waits for the end of the batch ---- */
@@ -52,6 +71,9 @@ static void keep(recorder *r, const batch *b, recorded_kind kind, size_t column,
         [RECORDED_STATE_MEDIAN] = "state_median_abs",
         [RECORDED_ATTENTION_ENTROPY] = "attention entropy",
         [RECORDED_FIRST_TOKEN_MASS] = "first_token_mass",
+        [RECORDED_GRAD_IN] = "gradient in_l2",
+        [RECORDED_GRAD_OUT] = "gradient out_l2",
+        [RECORDED_GRAD_EMB] = "gradient emb_l2",
     };
     if (!data || r->width[kind] == 0)
         return;
@@ -122,6 +144,54 @@ static int put_weights(recorder *r, const batch *b, const site_view *view, statu
     return DONE;
 }
 
+/* Whether the sequences of the batch that begins after the committed ones have nulls. */
+static void choose_nulls(recorder *r) {
+    size_t first = recording_writer_sequences(r->writer);
+    bool any = false;
+    for (size_t i = 0; r->nulls && i < r->max_sequences; i++) {
+        r->has_null[i] = null_sequence_has(r->nulls, first + i);
+        any = any || r->has_null[i];
+    }
+    r->watch.alternatives = any ? r->nulls->site : NULL;
+}
+
+/* The site's rows under random queries, of one sequence and of one of the two kinds. */
+static int put_null_rows(recorder *r, const site_view *view, recorded_kind kind, size_t sequence,
+                         size_t sequences, size_t length, status *st) {
+    const recording_axes *axes = &r->plan->axes;
+    size_t skip = r->plan->header.skip_first, total = view->sums_layout.total;
+    double tokens = length > skip ? (double)(length - skip) : 0;
+    size_t first = kind == RECORDED_NULL_NORM ? 0 : axes->draws;
+    for (size_t row = 0; row < routing_row_count; row++) {
+        if (!routing_rows[row].nulls)
+            continue;
+        size_t size = routing_row_size(&routing_rows[row], axes->heads, axes->sources);
+        for (size_t d = 0; d < axes->draws; d++)
+            routing_row_spread(
+                &routing_rows[row], &view->sums_layout,
+                view->alternative_sums + ((first + d) * sequences + sequence) * total,
+                r->label + r->program->offset[view->site], axes->sources, r->null_row + d * size);
+        for (size_t i = 0; i < axes->draws * size; i++)
+            r->null_row[i] /= tokens;
+        if (recording_writer_put(r->writer, kind, row * axes->sites + view->site, sequence, length,
+                                 r->null_row, st))
+            return FAILED;
+    }
+    return DONE;
+}
+
+static int put_nulls(recorder *r, const batch *b, const site_view *view, status *st) {
+    size_t sequences = b->layout.sequences;
+    for (size_t i = 0; i < sequences; i++) {
+        size_t length = b->layout.start[i + 1] - b->layout.start[i];
+        if (r->has_null[i] &&
+            (put_null_rows(r, view, RECORDED_NULL_NORM, i, sequences, length, st) ||
+             put_null_rows(r, view, RECORDED_NULL_VAR, i, sequences, length, st)))
+            return FAILED;
+    }
+    return DONE;
+}
+
 static int stop_if_interrupted(status *st) {
     if (!interrupt_pending())
         return DONE;
@@ -136,6 +206,8 @@ static int on_site(void *self, const batch *b, const site_view *view, status *st
         memcpy(r->sums + r->sums_at[view->site] * r->max_sequences, view->sums,
                b->layout.sequences * view->sums_layout.total * sizeof *view->sums);
     if (view->weights && put_weights(r, b, view, st))
+        return FAILED;
+    if (view->alternative_sums && put_nulls(r, b, view, st))
         return FAILED;
     if (put_point(r, b, RECORDED_IN, view->site, view->in, st))
         return FAILED;
@@ -183,6 +255,20 @@ static int on_head(void *self, const batch *b, const head_view *view, status *st
     return DONE;
 }
 
+/* Nothing stops the pass here: the session's sums would be left with half a batch. */
+static int on_gradient(void *self, const batch *b, const gradient_view *view, status *st) {
+    (void)st;
+    recorder *r = self;
+    size_t place = view->point == GRADIENT_OUT ? view->sublayer->index : view->site;
+    const char *name = r->program->site_name[place];
+    if (view->point == GRADIENT_EMB)
+        keep(r, b, RECORDED_GRAD_EMB, 0, 1, view->l2, "the embedding");
+    else
+        keep(r, b, view->point == GRADIENT_IN ? RECORDED_GRAD_IN : RECORDED_GRAD_OUT, place, 1,
+             view->l2, name);
+    return DONE;
+}
+
 /* ---- the end of a batch ---- */
 
 /* One routing row of one sequence, [site, …], as sums. */
@@ -202,9 +288,11 @@ static int put_row(recorder *r, size_t row, size_t sequence, double tokens, stat
 static int put_sequence(recorder *r, const batch *b, size_t sequence, int64_t offset, status *st) {
     size_t first = b->layout.start[sequence], length = b->layout.start[sequence + 1] - first;
     const int32_t stored_length = (int32_t)length;
+    const uint8_t has_null = r->has_null && r->has_null[sequence];
     if (recording_writer_put(r->writer, RECORDED_ID, 0, sequence, length, b->id + first, st) ||
         recording_writer_put(r->writer, RECORDED_LENGTH, 0, sequence, length, &stored_length, st) ||
-        recording_writer_put(r->writer, RECORDED_START, 0, sequence, length, &offset, st))
+        recording_writer_put(r->writer, RECORDED_START, 0, sequence, length, &offset, st) ||
+        recording_writer_put(r->writer, RECORDED_HAS_NULL, 0, sequence, length, &has_null, st))
         return FAILED;
     for (size_t kind = 0; kind < RECORDED_KINDS; kind++) {
         const char *data = r->waiting[kind];
@@ -228,11 +316,13 @@ int recorder_commit(recorder *r, const batch *b, const int64_t *offset, status *
         return FAILED;
     for (size_t row = 0; row < b->layout.rows; row++)
         r->saw[b->id[row]] = true;
+    report_nonfinite(r);
     r->committed.loss += r->batch.loss;
     r->committed.scored += r->batch.scored;
     r->committed.nonfinite += r->batch.nonfinite;
     r->committed.tokens += b->layout.rows;
     r->batch = (recorder_totals){0};
+    choose_nulls(r);
     return DONE;
 }
 
@@ -247,6 +337,11 @@ static int create_waiting(recorder *r, status *st) {
     if (r->plan->wants.attention)
         r->width[RECORDED_ATTENTION_ENTROPY] = r->width[RECORDED_FIRST_TOKEN_MASS] =
             axes->layers * axes->attention_heads;
+    if (r->plan->wants.gradients) {
+        r->width[RECORDED_GRAD_IN] = axes->sites;
+        r->width[RECORDED_GRAD_OUT] = axes->sublayers;
+        r->width[RECORDED_GRAD_EMB] = 1;
+    }
     for (size_t kind = 0; kind < RECORDED_KINDS; kind++) {
         if (r->width[kind] == 0)
             continue;
@@ -320,7 +415,8 @@ int recorder_create(const recording_plan *plan, const depth_program *program,
                           .state = wants->state,
                           .on_site = on_site,
                           .on_sublayer = on_sublayer,
-                          .on_head = on_head};
+                          .on_head = on_head,
+                          .on_gradient = wants->gradients ? on_gradient : NULL};
     size_t cells = plan->axes.heads * plan->axes.sources;
     r->saw = mem_array(vocabulary, sizeof *r->saw, "vocabulary", st);
     r->weights = mem_array(r->watch.weights ? limits->longest : 0, cells * sizeof *r->weights,
@@ -330,6 +426,25 @@ int recorder_create(const recording_plan *plan, const depth_program *program,
         return FAILED;
     }
     *out = r;
+    return DONE;
+}
+
+int recorder_add_nulls(recorder *r, const null_queries *nulls, status *st) {
+    const recording_axes *axes = &r->plan->axes;
+    size_t longest = 1;
+    for (size_t i = 0; i < routing_row_count; i++) {
+        size_t size = routing_row_size(&routing_rows[i], axes->heads, axes->sources);
+        if (routing_rows[i].nulls && size > longest)
+            longest = size;
+    }
+    r->has_null = mem_array(r->max_sequences, sizeof *r->has_null, "nulls", st);
+    r->null_row = mem_array(axes->draws, longest * sizeof *r->null_row, "nulls", st);
+    if (!r->has_null || !r->null_row)
+        return FAILED;
+    r->nulls = nulls;
+    r->watch.alternative_sequence = r->has_null;
+    r->watch.alternative_sums = true;
+    choose_nulls(r);
     return DONE;
 }
 
@@ -345,6 +460,8 @@ void recorder_free(recorder *r) {
     free(r->sums);
     free(r->row);
     free(r->saw);
+    free(r->has_null);
+    free(r->null_row);
     free(r);
 }
 

@@ -4,6 +4,7 @@
  *     for each batch:
  *         recording_writer_begin(writer, b.layout.sequences, st)
  *         session_forward(session, &b, recorder_observer(r), st)
+ *         session_backward(session, &b, recorder_observer(r), st)     // plan->wants.gradients
  *         recorder_commit(r, &b, offsets, st)
  *
  * Large tensors are written as they come by; small ones and the routing sums wait for the end of
@@ -12,6 +13,7 @@
 #ifndef FATHOM_RECORDER_H
 #define FATHOM_RECORDER_H
 
+#include "probes/nulls.h"
 #include "probes/recording_writer.h"
 #include "runtime/session.h"
 
@@ -23,6 +25,10 @@ int recorder_create(const recording_plan *plan, const depth_program *program,
                     recorder **out, status *st) MUST_USE;
 void recorder_free(recorder *r); /* NULL allowed */
 
+/* Also records the routing under these queries, which must outlive the recorder; before the first
+ * batch. plan->axes.draws and null_sequences are theirs. */
+int recorder_add_nulls(recorder *r, const null_queries *nulls, status *st) MUST_USE;
+
 const observer *recorder_observer(const recorder *r);
 
 /* Writes what waited and commits the batch. `offset` [sequences]: each sequence's place in its
@@ -33,7 +39,7 @@ int recorder_commit(recorder *r, const batch *b, const int64_t *offset, status *
 typedef struct recorder_totals {
     double loss; /* sum, nats */
     uint64_t scored, tokens;
-    uint64_t nonfinite; /* NaN and Inf among losses, magnitudes and weights */
+    uint64_t nonfinite; /* NaN and Inf among losses, magnitudes, weights and gradients */
 } recorder_totals;
 recorder_totals recorder_report(const recorder *r);
 

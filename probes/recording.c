@@ -15,10 +15,11 @@ struct recording {
     char *path;
     hid_t file, id, loss, weights;
     char **owned_text; /* [text attributes] */
-    char **site_name, **source_name;
+    char **site_name, **source_name, **param_name;
     uint8_t *available;
     int32_t *newest, *length;
     int64_t *start;
+    size_t *null_sequence;
     size_t pieces;
     int32_t *piece_id; /* [pieces] */
     char **piece;      /* [pieces] */
@@ -343,12 +344,31 @@ static int read_vocabulary(recording *rec, status *st) {
     return DONE;
 }
 
+static int read_gradients(recording *rec, status *st) {
+    recording_about *about = &rec->about;
+    int64_t tokens = 0;
+    if (h5_get_whole(rec->file, rec->path, "grad_tokens", &tokens, st))
+        return FAILED;
+    if (tokens < 0)
+        return status_fail(st, "%s: attribute grad_tokens is negative", rec->path);
+    about->grad_tokens = (uint64_t)tokens;
+    about->has_gradients = h5_has(rec->file, "grad/in_l2");
+    if (h5_has(rec->file, "param") &&
+        h5_get_texts(rec->file, rec->path, "param", &about->params, &rec->param_name, st))
+        return FAILED;
+    about->param_name = (const char *const *)rec->param_name;
+    return DONE;
+}
+
 static int read_all(recording *rec, status *st) {
     if (open_file(rec, st) || read_attributes(rec, st) || read_axes(rec, st) ||
         read_lengths(rec, st) || read_starts(rec, st) || read_routing(rec, st) ||
-        read_vocabulary(rec, st))
+        read_gradients(rec, st) || read_vocabulary(rec, st))
         return FAILED;
     recording_about *about = &rec->about;
+    if (recording_find_nulls(rec->file, about, &rec->null_sequence, st))
+        return FAILED;
+    about->null_sequence = rec->null_sequence;
     about->has_hidden = h5_has(rec->file, "hidden/in_rms");
     about->has_loss = h5_has(rec->file, "tokens/loss");
     size_t extent[2] = {about->sequences, about->positions};
@@ -386,9 +406,11 @@ void recording_close(recording *rec) {
     free(rec->owned_text);
     free(rec->site_name);
     free(rec->source_name);
+    free(rec->param_name);
     free(rec->available);
     free(rec->newest);
     free(rec->length);
+    free(rec->null_sequence);
     free(rec->start);
     free(rec->piece_id);
     free(rec->piece);

@@ -34,6 +34,9 @@ typedef struct recording_about {
     size_t params;
     const char *const *param_name; /* [params] "model.embed_tokens.weight", … */
     bool has_weights, has_sums, has_pairs, has_hidden, has_loss;
+    size_t null_draws;           /* random queries of each kind; 0: no nulls were recorded */
+    size_t null_sequences;       /* that have nulls */
+    const size_t *null_sequence; /* [null_sequences] rising */
     size_t sequences, positions; /* positions: the longest sequence */
     size_t sites, sublayers, layers, heads, sources;
     const char *const *site_name;   /* [sites] "L0.attn", …, "final" */
@@ -58,6 +61,12 @@ const recording_about *recording_about_of(const recording *rec);
  * computed from routing/weights where the file has no accumulators (rows that need the hidden
  * states are then all NaN). *data is freed by the caller. */
 int recording_read_row(recording *rec, const char *name, double **data, status *st) MUST_USE;
+/* A row under random queries (recordings made with --null), `kind` "norm" or "var":
+ * [about.null_sequences, about.null_draws, ROW AXES]; NaN where a site has fewer than two sources
+ * or a head's query is zero. "mean", "entropy", "head_divergence", and "head_js" where
+ * about.has_pairs. *data is freed by the caller. */
+int recording_read_null(recording *rec, const char *name, const char *kind, double **data,
+                        status *st) MUST_USE;
 /* Tokens that entered the sums of each sequence, [sequences] (length minus skip_first, at least
  * 0).*/
 size_t recording_sum_tokens(const recording *rec, size_t sequence);

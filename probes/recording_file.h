@@ -8,4 +8,7 @@
 /* Owned by the recording. */
 hid_t recording_file(const recording *rec);
 
+/* Fills about->null_draws and null_sequences, and *list [null_sequences], freed by the caller. */
+int recording_find_nulls(hid_t file, recording_about *about, size_t **list, status *st) MUST_USE;
+
 #endif

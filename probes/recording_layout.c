@@ -21,6 +21,8 @@ static const struct {
     [AXIS_QUERY_POS] = {"query_pos", "position that attends"},
     [AXIS_KEY_POS] = {"key_pos", "position attended to"},
     [AXIS_PIECE] = {"piece", "distinct token id"},
+    [AXIS_DRAW] = {"draw", "random direction in the place of a site's query"},
+    [AXIS_PARAM] = {"param", "learned tensor, by its name in the checkpoint"},
 };
 
 const char *recording_axis_name(recording_axis axis) {
@@ -39,6 +41,7 @@ size_t recording_axis_extent(const recording_axes *axes, recording_axis axis) {
         [AXIS_SOURCE] = axes->sources,      [AXIS_SOURCE_OTHER] = axes->sources,
         [AXIS_CHANNEL] = axes->width,       [AXIS_ATTN_HEAD] = axes->attention_heads,
         [AXIS_QUERY_POS] = axes->positions, [AXIS_KEY_POS] = axes->positions,
+        [AXIS_PARAM] = axes->params,        [AXIS_DRAW] = axes->draws,
     };
     return extent[axis];
 }
@@ -52,6 +55,8 @@ const char *const *recording_axis_labels(const recording_axes *axes, recording_a
     case AXIS_SOURCE:
     case AXIS_SOURCE_OTHER:
         return axes->source_name;
+    case AXIS_PARAM:
+        return axes->param_name;
     default:
         return NULL;
     }
@@ -162,6 +167,40 @@ static const recorded_dataset single[] = {
      TYPE_FLOAT32,
      "1",
      "attention weight on position 0"},
+    {"grad/in_l2",
+     RECORDED_GRAD_IN,
+     0,
+     3,
+     {AXIS_SEQ, AXIS_POS, AXIS_SITE},
+     TYPE_FLOAT32,
+     "nats",
+     "norm of the gradient of the sequence's summed loss in what is read at the site, through its "
+     "sublayer alone"},
+    {"grad/out_l2",
+     RECORDED_GRAD_OUT,
+     0,
+     3,
+     {AXIS_SEQ, AXIS_POS, AXIS_SUBLAYER},
+     TYPE_FLOAT32,
+     "nats",
+     "norm of the gradient of the sequence's summed loss in the sublayer's output, through every "
+     "later reader"},
+    {"grad/emb_l2",
+     RECORDED_GRAD_EMB,
+     0,
+     2,
+     {AXIS_SEQ, AXIS_POS},
+     TYPE_FLOAT32,
+     "nats",
+     "norm of the gradient of the sequence's summed loss in the embedded token"},
+    {"routing_seq/has_null",
+     RECORDED_HAS_NULL,
+     0,
+     1,
+     {AXIS_SEQ},
+     TYPE_UINT8,
+     "1",
+     "1: the sequence has statistics under random queries"},
     {"routing/weights",
      RECORDED_WEIGHTS,
      0,
@@ -171,6 +210,35 @@ static const recorded_dataset single[] = {
      "1",
      "routing weight; NaN where the site has no such source"},
 };
+
+const recorded_dataset gradient_norm_datasets[GRADIENT_NORMS] = {
+    [PARAM_L2] = {.name = "grad/param_l2",
+                  .rank = 1,
+                  .axis = {AXIS_PARAM},
+                  .type = TYPE_FLOAT32,
+                  .units = "nats/token",
+                  .long_name = "norm of the gradient of the mean loss in a learned tensor"},
+    [LAYER_L2] = {.name = "grad/layer_l2",
+                  .rank = 1,
+                  .axis = {AXIS_LAYER},
+                  .type = TYPE_FLOAT32,
+                  .units = "nats/token",
+                  .long_name = "norm of the gradient of the mean loss in all tensors of a layer"},
+    [QUERY_L2] = {.name = "grad/query_l2",
+                  .rank = 2,
+                  .axis = {AXIS_SITE, AXIS_HEAD},
+                  .type = TYPE_FLOAT32,
+                  .units = "nats/token",
+                  .long_name = "norm of the gradient of the mean loss in a routing head's query"},
+};
+
+size_t gradient_norm_size(const recording_axes *axes, gradient_norm which) {
+    const recorded_dataset *d = &gradient_norm_datasets[which];
+    size_t size = 1;
+    for (size_t i = 0; i < d->rank; i++)
+        size *= recording_axis_extent(axes, d->axis[i]);
+    return size;
+}
 
 static recorded_dataset row_dataset(size_t index) {
     static const struct {
@@ -195,6 +263,24 @@ static recorded_dataset row_dataset(size_t index) {
     snprintf(d.name, sizeof d.name, "routing_seq/%s", row->name);
     snprintf(d.long_name, sizeof d.long_name, "%s, per sequence", row->long_name);
     return d;
+}
+
+static recorded_dataset null_dataset(recorded_kind kind, size_t index) {
+    bool norm = kind == RECORDED_NULL_NORM;
+    recorded_dataset d = row_dataset(index);
+    d.kind = kind;
+    for (size_t i = d.rank++; i > 1; i--)
+        d.axis[i] = d.axis[i - 1];
+    d.axis[1] = AXIS_DRAW;
+    snprintf(d.name, sizeof d.name, "routing_seq/%s_null_%s", routing_rows[index].name,
+             norm ? "norm" : "var");
+    snprintf(d.long_name, sizeof d.long_name, "%s, random queries of equal %s, per sequence",
+             routing_rows[index].long_name, norm ? "norm" : "logit variance");
+    return d;
+}
+
+bool recorded_by_site(recorded_kind kind) {
+    return kind == RECORDED_WEIGHTS || kind == RECORDED_NULL_NORM || kind == RECORDED_NULL_VAR;
 }
 
 static recorded_dataset point_dataset(recorded_kind kind, size_t index, const char *label) {
@@ -228,23 +314,31 @@ static recorded_dataset pattern_dataset(size_t layer) {
 int recorded_datasets(const recording_axes *axes, const recording_wants *wants,
                       recorded_dataset **list, size_t *count, status *st) {
     size_t singles = sizeof single / sizeof *single;
-    size_t most = singles + routing_row_count + axes->sites + 2 * axes->sublayers + axes->layers;
+    size_t most =
+        singles + 3 * routing_row_count + axes->sites + 2 * axes->sublayers + axes->layers;
     recorded_dataset *d = mem_array(most, sizeof *d, "list of datasets", st);
     if (!d)
         return FAILED;
     size_t n = 0;
     for (size_t i = 0; i < singles; i++) {
         recorded_kind kind = single[i].kind;
-        bool wanted = kind == RECORDED_WEIGHTS ? wants->weights && axes->sources > 0
+        bool wanted = kind == RECORDED_WEIGHTS    ? wants->weights && axes->sources > 0
+                      : kind == RECORDED_HAS_NULL ? axes->draws > 0
                       : kind == RECORDED_ATTENTION_ENTROPY || kind == RECORDED_FIRST_TOKEN_MASS
                           ? wants->attention
-                          : true;
+                      : kind >= RECORDED_GRAD_IN && kind <= RECORDED_GRAD_EMB ? wants->gradients
+                                                                              : true;
         if (wanted)
             d[n++] = single[i];
     }
     for (size_t i = 0; i < routing_row_count && axes->sources > 0; i++)
         if (wants->pairs || !routing_rows[i].pairs)
             d[n++] = row_dataset(i);
+    for (size_t i = 0; i < routing_row_count && axes->draws > 0; i++)
+        if (routing_rows[i].nulls && (wants->pairs || !routing_rows[i].pairs)) {
+            d[n++] = null_dataset(RECORDED_NULL_NORM, i);
+            d[n++] = null_dataset(RECORDED_NULL_VAR, i);
+        }
     for (size_t i = 0; i < axes->sites; i++)
         if (wants->in && wants->in[i])
             d[n++] = point_dataset(RECORDED_IN, i, axes->site_name[i]);
@@ -276,11 +370,17 @@ int recorded_forecast(const recording_axes *axes, const recording_wants *wants, 
         uint64_t own = recording_type_bytes(d->type); /* of one sequence */
         for (size_t axis = 1; axis < d->rank; axis++)
             own *= recording_axis_extent(axes, d->axis[axis]);
-        uint64_t chunks = d->kind == RECORDED_WEIGHTS ? axes->sites : 1;
+        uint64_t chunks = recorded_by_site(d->kind) ? axes->sites : 1;
         chunks = own / RECORDED_CHUNK_BYTES > chunks ? own / RECORDED_CHUNK_BYTES : chunks;
-        *bytes += sequences * (own + (d->rank > 1 ? chunks * CHUNK_OVERHEAD : 0));
-        *bytes += DATASET_OVERHEAD + (d->kind == RECORDED_ROW ? own : 0);
+        bool null = d->kind == RECORDED_NULL_NORM || d->kind == RECORDED_NULL_VAR;
+        size_t filled = null ? axes->null_sequences : sequences;
+        *bytes += filled * (own + (d->rank > 1 ? chunks * CHUNK_OVERHEAD : 0));
+        *bytes += DATASET_OVERHEAD + (d->kind == RECORDED_ROW || null ? own : 0);
     }
+    for (size_t i = 0; wants->gradients && i < GRADIENT_NORMS; i++)
+        *bytes += DATASET_OVERHEAD + gradient_norm_size(axes, (gradient_norm)i) * sizeof(float);
+    for (size_t i = 0; wants->gradients && i < axes->params; i++) /* labels */
+        *bytes += strlen(axes->param_name[i]) + recording_type_bytes(TYPE_TEXT);
     free(list);
     return DONE;
 }

@@ -78,7 +78,7 @@ static void chunk_shape(const recorded_dataset *d, const hsize_t *extent, hsize_
     chunk[0] = 1;
     hsize_t bytes = recording_type_bytes(d->type);
     for (size_t i = 1; i < d->rank; i++) {
-        bool one = (d->kind == RECORDED_WEIGHTS && d->axis[i] == AXIS_SITE) ||
+        bool one = (recorded_by_site(d->kind) && d->axis[i] == AXIS_SITE) ||
                    (d->kind == RECORDED_PATTERN && d->axis[i] == AXIS_ATTN_HEAD);
         chunk[i] = one ? 1 : extent[i];
         bytes *= chunk[i];
@@ -331,11 +331,13 @@ static int create_datasets(recording_writer *w, status *st) {
     if (recorded_datasets(axes, &w->plan.wants, &w->list, &w->datasets, st))
         return FAILED;
     for (size_t kind = 0; kind < RECORDED_KINDS; kind++) {
-        size_t indices = kind == RECORDED_ROW                             ? routing_row_count
-                         : kind == RECORDED_IN                            ? axes->sites
-                         : kind == RECORDED_OUT || kind == RECORDED_STATE ? axes->sublayers
-                         : kind == RECORDED_PATTERN                       ? axes->layers
-                                                                          : 1;
+        size_t indices =
+            kind == RECORDED_ROW || kind == RECORDED_NULL_NORM || kind == RECORDED_NULL_VAR
+                ? routing_row_count
+            : kind == RECORDED_IN                            ? axes->sites
+            : kind == RECORDED_OUT || kind == RECORDED_STATE ? axes->sublayers
+            : kind == RECORDED_PATTERN                       ? axes->layers
+                                                             : 1;
         w->first[kind + 1] = w->first[kind] + indices;
     }
     w->slot = mem_array(w->first[RECORDED_KINDS], sizeof *w->slot, "list of datasets", st);
@@ -353,6 +355,14 @@ static int create_datasets(recording_writer *w, status *st) {
         if (w->dataset[i] < 0)
             return FAILED;
     }
+    return DONE;
+}
+
+/* From the start, so that a file cut short has them too, all NaN. */
+static int create_norms(recording_writer *w, status *st) {
+    for (size_t i = 0; w->plan.wants.gradients && i < GRADIENT_NORMS; i++)
+        if (put_fixed(w, &gradient_norm_datasets[i], 0, NULL, st))
+            return FAILED;
     return DONE;
 }
 
@@ -424,7 +434,7 @@ int recording_writer_create(const char *path, const recording_plan *plan, record
         goto fail;
     }
     if (put_header(w, st) || create_datasets(w, st) || put_available(w, st) ||
-        create_totals(w, st) || recording_writer_commit(w, st)) {
+        create_norms(w, st) || create_totals(w, st) || recording_writer_commit(w, st)) {
         close_file(w);
         unlink(w->partial);
         goto fail;
@@ -457,7 +467,9 @@ int recording_writer_begin(recording_writer *w, size_t sequences, status *st) {
 
 int recording_writer_put(recording_writer *w, recorded_kind kind, size_t index, size_t sequence,
                          size_t length, const void *data, status *st) {
-    int slot = w->slot[w->first[kind] + (kind == RECORDED_WEIGHTS ? 0 : index)];
+    const bool by_site = recorded_by_site(kind);
+    const size_t sites = w->plan.axes.sites;
+    int slot = w->slot[w->first[kind] + (by_site ? index / sites : index)];
     if (slot < 0 || !data)
         return DONE;
     const recorded_dataset *d = &w->list[slot];
@@ -465,8 +477,8 @@ int recording_writer_put(recording_writer *w, recorded_kind kind, size_t index, 
     for (size_t i = 1; i < d->rank; i++) {
         recording_axis axis = d->axis[i];
         bool tokens = axis == AXIS_POS || axis == AXIS_QUERY_POS || axis == AXIS_KEY_POS;
-        bool site = kind == RECORDED_WEIGHTS && axis == AXIS_SITE;
-        start[i] = site ? index : 0;
+        bool site = by_site && axis == AXIS_SITE;
+        start[i] = site ? index % sites : 0;
         count[i] = tokens ? length : site ? 1 : recording_axis_extent(&w->plan.axes, axis);
     }
     if (h5_write(w->dataset[slot], memory_type(d->type), d->rank, start, count, data) < 0)
@@ -545,6 +557,85 @@ static int put_means(recording_writer *w, status *st) {
     return DONE;
 }
 
+/* Adds up, weighted by tokens, what routing_seq has for the committed sequences with nulls. */
+static int sum_nulls(recording_writer *w, int slot, size_t size, double *sum, double *one,
+                     status *st) {
+    const hid_t has = w->dataset[w->slot[w->first[RECORDED_HAS_NULL]]];
+    const hid_t lengths = w->dataset[w->slot[w->first[RECORDED_LENGTH]]];
+    const recorded_dataset *d = &w->list[slot];
+    const int64_t skip = (int64_t)w->plan.header.skip_first;
+    double tokens = 0;
+    for (size_t seq = 0; seq < w->committed; seq++) {
+        hsize_t start[RECORDED_RANK_MAX] = {seq}, count[RECORDED_RANK_MAX] = {1};
+        uint8_t mark;
+        int32_t length;
+        for (size_t i = 1; i < d->rank; i++)
+            count[i] = recording_axis_extent(&w->plan.axes, d->axis[i]);
+        if (h5_read(has, H5T_NATIVE_UINT8, 1, start, count, &mark) < 0 ||
+            h5_read(lengths, H5T_NATIVE_INT32, 1, start, count, &length) < 0)
+            return fail(w, "routing_seq/has_null", st);
+        if (!mark || length <= skip)
+            continue;
+        if (h5_read(w->dataset[slot], H5T_NATIVE_DOUBLE, d->rank, start, count, one) < 0)
+            return fail(w, d->name, st);
+        for (size_t i = 0; i < size; i++)
+            sum[i] += (double)(length - skip) * one[i];
+        tokens += (double)(length - skip);
+    }
+    for (size_t i = 0; i < size; i++)
+        sum[i] /= tokens;
+    return DONE;
+}
+
+/* routing/ROW_null_norm and _var: those of routing_seq over all tokens that have them. */
+static int put_null_means(recording_writer *w, recorded_kind kind, status *st) {
+    for (size_t row = 0; row < routing_row_count; row++) {
+        int slot = w->slot[w->first[kind] + row];
+        if (slot < 0)
+            continue;
+        recorded_dataset d = w->list[slot];
+        size_t size = 1, prefix = strlen("routing_seq/");
+        for (size_t i = 1; i < d.rank; i++)
+            size *= recording_axis_extent(&w->plan.axes, d.axis[i]);
+        double *sum = mem_array(size, sizeof *sum, d.name, st);
+        double *one = mem_array(size, sizeof *one, d.name, st);
+        int result = sum && one ? sum_nulls(w, slot, size, sum, one, st) : FAILED;
+        d.rank--;
+        memmove(d.axis, d.axis + 1, d.rank * sizeof *d.axis);
+        snprintf(d.name, sizeof d.name, "routing/%s", w->list[slot].name + prefix);
+        char *end = strstr(d.long_name, ", per sequence");
+        snprintf(end, sizeof d.long_name - (size_t)(end - d.long_name), ", over all tokens");
+        if (result == DONE)
+            result = put_fixed(w, &d, 0, sum, st);
+        free(sum);
+        free(one);
+        if (result)
+            return result;
+    }
+    return DONE;
+}
+
+static int put_norms(recording_writer *w, const recording_closing *closing, status *st) {
+    const int64_t tokens = (int64_t)closing->grad_tokens;
+    if (!w->plan.wants.gradients)
+        return DONE;
+    for (size_t i = 0; i < GRADIENT_NORMS; i++) {
+        const recorded_dataset *d = &gradient_norm_datasets[i];
+        if (!closing->gradient_norm[i])
+            continue;
+        hid_t dataset = H5Dopen2(w->file, d->name, H5P_DEFAULT);
+        herr_t done = dataset < 0 ? -1
+                                  : H5Dwrite(dataset, memory_type(d->type), H5S_ALL, H5S_ALL,
+                                             H5P_DEFAULT, closing->gradient_norm[i]);
+        h5_close(&dataset);
+        if (done < 0)
+            return fail(w, d->name, st);
+    }
+    return h5_put_number(w->file, "grad_tokens", H5T_NATIVE_INT64, &tokens) < 0
+               ? fail(w, "attributes", st)
+               : DONE;
+}
+
 static int put_closing(recording_writer *w, const recording_closing *closing, status *st) {
     const recorded_dataset id = {.name = "vocab/id",
                                  .rank = 1,
@@ -574,7 +665,8 @@ int recording_writer_finish(recording_writer *w, const recording_closing *closin
                             status *st) {
     const uint8_t mark = complete;
     if ((w->open && set_sequences(w, w->committed, st)) || put_means(w, st) ||
-        put_closing(w, closing, st))
+        put_null_means(w, RECORDED_NULL_NORM, st) || put_null_means(w, RECORDED_NULL_VAR, st) ||
+        put_norms(w, closing, st) || put_closing(w, closing, st))
         return FAILED;
     if (h5_put_number(w->file, "complete", H5T_NATIVE_UINT8, &mark) < 0)
         return fail(w, "attributes", st);

@@ -39,6 +39,8 @@ typedef struct recording_closing {
     size_t pieces;
     const int32_t *piece_id;  /* [pieces] distinct ids that occur, rising */
     const char *const *piece; /* [pieces] their texts, valid UTF-8; "": none */
+    uint64_t grad_tokens;     /* predicted tokens that the next are of; with gradients */
+    const float *gradient_norm[GRADIENT_NORMS]; /* as gradient_norm_datasets; NULL: left NaN */
 } recording_closing;
 
 typedef struct recording_writer recording_writer;
@@ -54,7 +56,8 @@ int recording_writer_begin(recording_writer *w, size_t sequences, status *st) MU
 
 /* What sequence `sequence` (from 0 in this batch) of `length` tokens has in one dataset. `data` has
  * the dataset's own axes after seq, without gaps, cut to `length` along pos, query_pos and key_pos;
- * for RECORDED_WEIGHTS it is [length, head, source] of site `index`. Does nothing where the plan
+ * for RECORDED_WEIGHTS it is [length, head, source] of site `index`, for nulls [draw, …] of row
+ * index / sites at site index % sites. Does nothing where the plan
  * does not record it. */
 int recording_writer_put(recording_writer *w, recorded_kind kind, size_t index, size_t sequence,
                          size_t length, const void *data, status *st) MUST_USE;

@@ -26,6 +26,7 @@ typedef struct routing_row {
     row_axes axes;
     bool pairs;          /* only with pairs (head_js, source_cos) */
     size_t field_offset; /* offsetof(routing_layout, FIELD) */
+    bool nulls;          /* recorded for random queries too, as NAME_null_norm, NAME_null_var */
 } routing_row;
 
 extern const routing_row routing_rows[];

@@ -3,6 +3,7 @@
 #include "runtime/base/log.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { BATCH_TOKENS = 2048 };
 
@@ -13,8 +14,28 @@ static void choose_limits(const run_options *options, text_run *run) {
         sequences = run->sequences;
     if (sequences == 0)
         sequences = 1;
-    run->limits =
-        (session_limits){.rows = sequences * longest, .sequences = sequences, .longest = longest};
+    run->limits = (session_limits){.rows = sequences * longest,
+                                   .sequences = sequences,
+                                   .longest = longest,
+                                   .backward = options->backward};
+}
+
+static double machine_memory(void) {
+    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+}
+
+/* Takes smaller batches where memory asks for it and the user did not say, and says what it is. */
+static void fit_memory(const run_options *options, text_run *run) {
+    session_limits *limits = &run->limits;
+    double half = machine_memory() / 2;
+    while (options->tokens.batch == 0 && limits->sequences > 1 &&
+           (double)session_bytes(run->model, run->program, limits) > half) {
+        limits->sequences = (limits->sequences + 1) / 2;
+        limits->rows = limits->sequences * limits->longest;
+    }
+    log_note("computing on %s; memory of a batch of %zu sequences: about %s",
+             model_kernels(run->model)->describe(model_backend(run->model)), limits->sequences,
+             bytes_text(session_bytes(run->model, run->program, limits)).text);
 }
 
 int text_run_open(const run_options *options, text_run *run, status *st) {
@@ -36,10 +57,11 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
                           .routing_heads = options->routing_heads,
                           .positions = longest};
     if (model_open(options->dir, &open, &run->model, st) ||
-        depth_program_build(model_configuration(run->model), NULL, &run->program, st) ||
-        session_create(run->model, run->program, &run->limits, &run->session, st))
+        depth_program_build(model_configuration(run->model), NULL, &run->program, st))
         return FAILED;
-    log_note("computing on %s", model_kernels(run->model)->describe(model_backend(run->model)));
+    fit_memory(options, run);
+    if (session_create(run->model, run->program, &run->limits, &run->session, st))
+        return FAILED;
     run->id = mem_array(run->limits.rows, sizeof *run->id, "token ids", st);
     run->start = mem_array(run->limits.sequences + 1, sizeof *run->start, "sequences", st);
     run->offset = mem_array(run->limits.sequences, sizeof *run->offset, "sequences", st);

@@ -18,6 +18,7 @@
     COMMAND("data", tokenize, "turn a text into a token file")                                     \
     COMMAND("model", info, "describe a checkpoint: sizes, modes, sites, routers")                  \
     COMMAND("model", eval, "mean loss and perplexity of a checkpoint over text or tokens")         \
+    COMMAND("model", bench, "time of a forward pass, its statistics and a backward pass")          \
     COMMAND("record", capture, "run a checkpoint over text and record how it reads its layers")    \
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \

@@ -24,6 +24,7 @@ typedef struct shape {
     bool intervals;
     double odd;   /* L1.mlp's weight of emb; 0: as the others */
     bool removed; /* L1.mlp has no weights, as after pruning */
+    bool nulls;   /* section NBD */
 } shape;
 
 /* Source `i` of a model, in order of first appearance. */
@@ -115,6 +116,33 @@ static void put_statistic(FILE *out, const shape *m, const char *code, bool head
     }
 }
 
+/* A null of 0.2 (0.1 to 0.3) at every site with a choice; of equal norm it is 5, drawn nowhere. */
+static void put_nulls(FILE *out, const shape *m) {
+    static const char *const names[] = {"entropy", "token_information", "head_divergence"};
+    table_section(out, "NBD", "nulls",
+                  "statistic, null, site, head, value, null_mean, null_low, null_high, verdict",
+                  "nats");
+    for (size_t k = 0; k < 6; k++)
+        for (size_t t = 1; t <= 2 * m->layers; t++)
+            for (size_t head = 0; head < (k % 3 < 2 ? 2 : 1); head++) {
+                bool drawn = k < 3 && head == 0;
+                table_row(out, "NBD");
+                table_text(out, names[k % 3]);
+                table_text(out, k < 3 ? "var" : "norm");
+                if (t == 2 * m->layers)
+                    table_text(out, "final");
+                else
+                    fprintf(out, "\tL%zu.%s", t / 2, t % 2 ? "mlp" : "attn");
+                table_text(out, k % 3 == 2 ? "-" : head == 0 ? "mean" : "0");
+                table_real(out, 0.1);
+                table_real(out, drawn ? 0.2 : 5);
+                table_real(out, drawn ? 0.1 : 5);
+                table_real(out, drawn ? 0.3 : 5);
+                table_text(out, "below");
+                table_end(out);
+            }
+}
+
 static table *make_table(const shape *m) {
     char *path = scratch_path("routing.tsv");
     status st;
@@ -126,12 +154,15 @@ static table *make_table(const shape *m) {
     table_text(out, "model_path");
     table_text(out, m->model ? m->model : "models/tiny");
     table_end(out);
+    fputs("RUN\tsequences\t40\nRUN\tnull_draws\t8\nRUN\tnull_sequences\t16\n", out);
     put_sites(out, m);
     put_weights(out, m);
     put_statistic(out, m, "ENN", true, 0.8);
     put_statistic(out, m, "HDV", false, m->heads > 1 ? 0.03 : 0);
     put_statistic(out, m, "TIN", true, 0.005);
     put_statistic(out, m, "LBN", true, 1.1);
+    if (m->nulls)
+        put_nulls(out, m);
     assert_int_equal(fclose(out), 0);
     table *made = NULL;
     if (table_read(path, &made, &st))
@@ -357,6 +388,29 @@ static void statistics_without_a_null_say_so(void **state) {
     drop(&d);
 }
 
+/* Of equal variance; entropy's divided by ln S; the axes cover it. */
+static void nulls_are_bands_behind(void **state) {
+    (void)state;
+    drawn d = draw(&(shape){.layers = 4, .heads = 4, .intervals = true, .nulls = true},
+                   "routing_by_depth");
+    assert_lacks(d.script, "no null shown");
+    assert_has(d.script, "'null (equal logit variance, 8 draws)'");
+    assert_has(d.script, "on 16 of 40 sequences");
+    assert_int_equal(count_of(d.script, "with filledcurves fc rgb null"), 6);
+    assert_int_equal(count_of(d.script, "with boxxyerror fs solid border rgb null3"), 3);
+    const char *attn = strstr(d.data, "head_divergence, null of attention sites");
+    assert_non_null(attn);
+    assert_int_equal(strncmp(strchr(attn, '\n'), "\n1 0.2 0.1 0.3\n", 15), 0);
+    const char *final = strstr(d.data, "entropy_norm, null of final site");
+    double depth, mean, low, high;
+    assert_non_null(final);
+    assert_int_equal(sscanf(strchr(final, '\n'), "%lf %lf %lf %lf", &depth, &mean, &low, &high), 4);
+    assert_true(fabs(mean - 0.2 / log(9)) < 1e-6 && fabs(high - 0.3 / log(9)) < 1e-6);
+    assert_has(d.script, "set yrange [0 : 0.3]");
+    assert_lacks(d.data, "5 5 5");
+    drop(&d);
+}
+
 static void sites_with_one_source_are_left_out(void **state) {
     (void)state;
     drawn d = draw(&(shape){.layers = 4, .heads = 4, .intervals = true}, "routing_by_depth");
@@ -489,6 +543,9 @@ static void gnuplot_runs_every_script_in_silence(void **state) {
         {.layers = 1, .heads = 1},
         {.layers = 1, .heads = 2, .block = 1},
         {.layers = 5, .heads = 1},
+        {.layers = 1, .heads = 2, .nulls = true},
+        {.layers = 2, .heads = 1, .nulls = true},
+        {.layers = 8, .heads = 8, .block = 2, .intervals = true, .nulls = true},
         {.layers = 5, .heads = 8, .block = 2, .intervals = true},
         {.layers = 8, .heads = 3, .odd = NAN, .intervals = true},
         {.layers = 36, .heads = 8, .intervals = true},
@@ -562,6 +619,7 @@ int main(void) {
         cmocka_unit_test(labels_have_room_at_every_depth),
         cmocka_unit_test(large_pages_do_not_become_millions_of_rectangles),
         cmocka_unit_test(statistics_without_a_null_say_so),
+        cmocka_unit_test(nulls_are_bands_behind),
         cmocka_unit_test(sites_with_one_source_are_left_out),
         cmocka_unit_test(axes_cover_values_and_intervals),
         cmocka_unit_test(a_table_without_intervals_is_drawn_and_says_so),

@@ -17,8 +17,8 @@ except ImportError as missing:
     sys.exit(77)
 
 SCALES = {"seq", "pos", "site", "sublayer", "layer", "head", "head_other", "source", "source_other",
-          "attn_head", "channel", "query_pos", "key_pos", "piece"}
-TEXT = {"site", "sublayer", "source", "source_other", "vocab/piece"}
+          "attn_head", "channel", "query_pos", "key_pos", "piece", "param", "draw"}
+TEXT = {"site", "sublayer", "source", "source_other", "param", "vocab/piece"}
 
 
 def check_h5py(path):

@@ -192,13 +192,14 @@ static void test_batch_and_threads_do_not_matter(void **state) {
     char *tokens = write_unequal(), *first = scratch_path("b1t1.h5"),
          *other = scratch_path("bt.h5");
     const char *record = "in/*,out/L3.*,state/*,attention,attention/pattern/L3";
-    fathom(0, "capture", MODEL, "--tokens", tokens, "--batch", "1", "--threads", "1", "--record",
-           record, "-o", first);
+    fathom(0, "capture", MODEL, "--tokens", tokens, "--batch", "1", "--threads", "1", "--gradients",
+           "--null", "3", "--null-sequences", "5", "--record", record, "-o", first);
     static const char *const setting[][2] = {
         {"1", "2"}, {"3", "1"}, {"3", "2"}, {"8", "1"}, {"8", "2"}};
     for (size_t i = 0; i < sizeof setting / sizeof *setting; i++) {
         fathom(0, "capture", MODEL, "--tokens", tokens, "--batch", setting[i][0], "--threads",
-               setting[i][1], "--record", record, "-o", other);
+               setting[i][1], "--gradients", "--null", "3", "--null-sequences", "5", "--record",
+               record, "-o", other);
         assert_same_recording(first, other);
     }
     fathom(0, "check", first);
@@ -218,8 +219,9 @@ static void test_extras_do_not_matter(void **state) {
     (void)state;
     char *plain = scratch_path("plain.h5"), *rich = scratch_path("rich.h5");
     fathom(0, "capture", MODEL, "--text", TEXT, "--context", "32", "--sequences", "4", "-o", plain);
-    fathom(0, "capture", MODEL, "--text", TEXT, "--context", "32", "--sequences", "4", "--record",
-           "in/*,state/*,attention,attention/pattern/*", "--compress", "3", "-o", rich);
+    fathom(0, "capture", MODEL, "--text", TEXT, "--context", "32", "--sequences", "4",
+           "--gradients", "--null", "2", "--record", "in/*,state/*,attention,attention/pattern/*",
+           "--compress", "3", "-o", rich);
     assert_same_recording(plain, rich);
     free(plain);
     free(rich);
@@ -291,6 +293,148 @@ static void test_recorded_statistics_are_golden(void **state) {
     }
 }
 
+/* ---- the right gradients ---- */
+
+/* Bounds of runtime/tests/test_gradients.c, whose passes these are. */
+static const double NORM_BOUND = 6e-5, PARAM_BOUND = 5e-4, SMALL_PART = 1e-3;
+
+/* A grad/NAME row at one place against the golden array `golden` [sequences, length]. */
+static void assert_golden_norms(recording *rec, checkpoint *expected, const char *name,
+                                size_t place, size_t places, const char *golden) {
+    const recording_about *about = recording_about_of(rec);
+    size_t elements, shape[8], length = about->positions;
+    double *want = golden_array(expected, golden, &elements, shape);
+    float *row = malloc(length * places * sizeof *row);
+    float *got = malloc(about->sequences * length * sizeof *got);
+    assert_non_null(want);
+    assert_int_equal(elements, about->sequences * length);
+    for (size_t seq = 0; seq < about->sequences; seq++) {
+        assert_int_equal(recording_read_gradient(rec, name, seq, row, &st), DONE);
+        for (size_t t = 0; t < length; t++)
+            got[seq * length + t] = row[t * places + place];
+    }
+    double error = relative_l2(got, want, elements);
+    if (!(error <= NORM_BOUND))
+        fail_msg("%s %s: relative error %.3g", about->path, golden, error);
+    free(want);
+    free(row);
+    free(got);
+}
+
+/* Every parameter, each layer, and each site's queries, whose slices add up to the whole. */
+static void assert_golden_parameters(recording *rec, checkpoint *expected) {
+    const recording_about *about = recording_about_of(rec);
+    double *param, *layer, *query, all = 0, queries = 0, slices = 0;
+    double *square = calloc(about->layers, sizeof *square);
+    double *want = calloc(about->params, sizeof *want);
+    assert_int_equal(recording_read_gradient_norms(rec, "param_l2", &param, &st), DONE);
+    assert_int_equal(recording_read_gradient_norms(rec, "layer_l2", &layer, &st), DONE);
+    assert_int_equal(recording_read_gradient_norms(rec, "query_l2", &query, &st), DONE);
+    for (size_t i = 0; i < about->params; i++) {
+        char name[160];
+        size_t elements, shape[8], in;
+        snprintf(name, sizeof name, "grad_l2/%s", about->param_name[i]);
+        double *value = golden_array(expected, name, &elements, shape);
+        assert_non_null(value);
+        want[i] = *value;
+        free(value);
+        all += want[i] * want[i];
+        if (sscanf(about->param_name[i], "model.layers.%zu.", &in) == 1)
+            square[in] += want[i] * want[i];
+        if (strstr(about->param_name[i], "res_proj.weight"))
+            queries += want[i] * want[i];
+    }
+    for (size_t i = 0; i < about->params; i++) {
+        double error = fabs(param[i] - want[i]) / fmax(want[i], SMALL_PART * sqrt(all));
+        if (!(error <= PARAM_BOUND))
+            fail_msg("%s: %s: relative error %.3g", about->path, about->param_name[i], error);
+    }
+    for (size_t i = 0; i < about->layers; i++)
+        assert_true(fabs(layer[i] / sqrt(square[i]) - 1) <= PARAM_BOUND);
+    for (size_t i = 0; i < about->sites * about->heads; i++)
+        slices += isnan(query[i]) ? 0 : query[i] * query[i];
+    assert_true(fabs(sqrt(slices) - sqrt(queries)) <= PARAM_BOUND * sqrt(queries));
+    assert_int_equal(about->sources == 0, isnan(query[about->heads]));
+    free(param);
+    free(layer);
+    free(query);
+    free(square);
+    free(want);
+}
+
+static void test_recorded_gradients_are_golden(void **state) {
+    (void)state;
+    static const char *const models[] = {"full-h4", "block-h3-n5", "delta-h4-n2", "delta-raw-h1",
+                                         "standard-llama"};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        char dir[256], file[300], golden[64];
+        size_t sequences, length;
+        checkpoint *expected;
+        recording *rec;
+        snprintf(dir, sizeof dir, "%s/tiny/%s", golden_folder(), models[m]);
+        snprintf(file, sizeof file, "%s/expected.safetensors", dir);
+        assert_int_equal(checkpoint_open(file, &expected, &st), DONE);
+        int32_t *id = golden_tokens(expected, &sequences, &length);
+        char *tokens = write_npy("golden.npy", id, sequences, length);
+        char *path = scratch_path("golden.h5");
+        fathom(0, "capture", dir, "--tokens", tokens, "--gradients", "-o", path);
+        fathom(0, "check", path);
+        assert_int_equal(recording_open(path, &rec, &st), DONE);
+        const recording_about *about = recording_about_of(rec);
+        assert_true(about->has_gradients);
+        assert_int_equal(about->grad_tokens, sequences * (length - 1));
+        for (size_t i = 0; i < about->sites; i++) {
+            snprintf(golden, sizeof golden, "grad_in_l2/%s", about->site_name[i]);
+            assert_golden_norms(rec, expected, "in_l2", i, about->sites, golden);
+            if (i == about->sublayers)
+                continue;
+            snprintf(golden, sizeof golden, "grad_out_l2/%s", about->site_name[i]);
+            assert_golden_norms(rec, expected, "out_l2", i, about->sublayers, golden);
+        }
+        assert_golden_norms(rec, expected, "emb_l2", 0, 1, "grad_emb_l2");
+        assert_golden_parameters(rec, expected);
+        recording_close(rec);
+        checkpoint_close(expected);
+        free(id);
+        free(tokens);
+        free(path);
+    }
+}
+
+/* Adds to one number of a dataset. */
+static void spoil(hid_t file, const char *name, hsize_t at, float add) {
+    hid_t dataset = H5Dopen2(file, name, H5P_DEFAULT);
+    const hsize_t start[3] = {at}, count[3] = {1, 1, 1};
+    size_t rank, extent[3];
+    float x;
+    assert_int_equal(h5_shape(dataset, 3, &rank, extent), DONE);
+    assert_true(h5_read(dataset, H5T_NATIVE_FLOAT, rank, start, count, &x) >= 0);
+    x += add;
+    assert_true(h5_write(dataset, H5T_NATIVE_FLOAT, rank, start, count, &x) >= 0);
+    h5_close(&dataset);
+}
+
+static void test_check_finds_faults_in_gradients(void **state) {
+    (void)state;
+    char *path = scratch_path("spoilt.h5");
+    const int64_t tokens = 17;
+    fathom(0, "capture", MODEL, "--text", TEXT, "--context", "16", "--sequences", "2",
+           "--gradients", "-o", path);
+    hid_t file = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+    spoil(file, "grad/out_l2", 1, -1e9F);
+    spoil(file, "grad/emb_l2", 1, NAN);
+    spoil(file, "grad/layer_l2", 3, 1);
+    assert_true(h5_put_number(file, "grad_tokens", H5T_NATIVE_INT64, &tokens) >= 0);
+    h5_close(&file);
+    fathom(1, "check", path);
+    assert_logged("FAIL  gradient norms are finite: 1 of ");
+    assert_logged("FAIL  gradient norms are not negative: 1 of ");
+    assert_logged("first at sequence 1 position 0 L0.attn;");
+    assert_logged("FAIL  layer_l2 is the root of its parameters' squares: 1 of 8");
+    assert_logged("FAIL  grad_tokens: 17, but the sequences have 30 predicted tokens");
+    free(path);
+}
+
 /* ---- memory ---- */
 
 static long peak_of(const char *sequences, const char *path) {
@@ -298,7 +442,7 @@ static long peak_of(const char *sequences, const char *path) {
     char *log = log_path();
     const char *const words[] = {"capture", MODEL,         "--text",  TEXT,      "--context",
                                  "32",      "--sequences", sequences, "--batch", "8",
-                                 "-q",      "-o",          path,      NULL};
+                                 "-q",      "--gradients", "-o",      path,      NULL};
     assert_int_equal(finish(start(log, words), &peak), 0);
     free(log);
     return peak;
@@ -319,6 +463,16 @@ static void test_memory_is_flat(void **state) {
 
 /* ---- interruption ---- */
 
+/* Waits until the file has grown to some size, then `delay` ms. */
+static void wait_for_size(const char *path, long bytes, long delay) {
+    struct stat found = {0};
+    for (int i = 0; i < 6000 && found.st_size < bytes; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        stat(path, &found);
+    }
+    nanosleep(&(struct timespec){.tv_nsec = delay * 1000000}, NULL);
+}
+
 static void test_interrupt_keeps_a_partial(void **state) {
     (void)state;
     char *path = scratch_path("int.h5"), *partial = scratch_path("int.h5.partial");
@@ -329,11 +483,7 @@ static void test_interrupt_keeps_a_partial(void **state) {
                                  "32",      "--stride", "4",      "--batch", "4",
                                  "-o",      path,       NULL};
     pid_t child = start(log, words);
-    struct stat found = {0};
-    for (int i = 0; i < 6000 && found.st_size < 2000000; i++) { /* some batches are through */
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        stat(partial, &found);
-    }
+    wait_for_size(partial, 2000000, 0); /* some batches are through */
     kill(child, SIGINT);
     assert_int_equal(finish(child, NULL), 130);
     assert_logged("interrupted: ");
@@ -350,6 +500,79 @@ static void test_interrupt_keeps_a_partial(void **state) {
     assert_null(strstr(strstr(text, "FAIL") + 4, "FAIL")); /* nothing else is wrong with it */
     free(text);
     fathom(0, "routing", partial);
+    free(path);
+    free(partial);
+    free(log);
+}
+
+/* A whole run over the first sequences of the text alone. */
+static void capture_prefix(size_t sequences, const char *path) {
+    size_t bytes = 32 + 4 * (sequences - 1), all_bytes;
+    char *all = file_text(TEXT, &all_bytes), *prefix = scratch_path("prefix.txt");
+    assert_int_equal(file_write(prefix, all, bytes), 0);
+    fathom(0, "capture", MODEL, "--text", prefix, "--context", "32", "--stride", "4", "--gradients",
+           "-o", path);
+    free(all);
+    free(prefix);
+}
+
+/* The parameters' gradients of an interrupted run are those of the sequences it kept, wherever in a
+ * batch the signal came: a whole run over just these has the same bits. */
+static void test_interrupted_gradients_are_of_what_was_kept(void **state) {
+    (void)state;
+    char *path = scratch_path("gint.h5"), *partial = scratch_path("gint.h5.partial");
+    char *whole_path = scratch_path("gwhole.h5"), *log = log_path();
+    const char *const words[] = {"capture",     MODEL,      "--text", TEXT,      "--context",
+                                 "32",          "--stride", "4",      "--batch", "32",
+                                 "--gradients", "-o",       path,     NULL};
+    for (long delay = 100; delay <= 300; delay += 100) {
+        unlink(partial);
+        pid_t child = start(log, words);
+        wait_for_size(partial, 12000000, delay); /* the second batch */
+        kill(child, SIGINT);
+        assert_int_equal(finish(child, NULL), 130);
+        fathom(1, "check", partial);
+        assert_logged("ok    grad_tokens are the ");
+        assert_logged("ok    gradient norms are finite");
+        recording *kept, *again;
+        assert_int_equal(recording_open(partial, &kept, &st), DONE);
+        const recording_about *about = recording_about_of(kept);
+        capture_prefix(about->sequences, whole_path);
+        assert_int_equal(recording_open(whole_path, &again, &st), DONE);
+        assert_int_equal(recording_about_of(again)->sequences, about->sequences);
+        assert_int_equal(recording_about_of(again)->grad_tokens, about->grad_tokens);
+        double *a, *b;
+        assert_int_equal(recording_read_gradient_norms(kept, "param_l2", &a, &st), DONE);
+        assert_int_equal(recording_read_gradient_norms(again, "param_l2", &b, &st), DONE);
+        assert_memory_equal(a, b, about->params * sizeof *a);
+        free(a);
+        free(b);
+        recording_close(kept);
+        recording_close(again);
+    }
+    free(path);
+    free(partial);
+    free(whole_path);
+    free(log);
+}
+
+/* What a killed run leaves says that the parameters' gradients are not there. */
+static void test_killed_gradients_read(void **state) {
+    (void)state;
+    char *path = scratch_path("gkill.h5"), *partial = scratch_path("gkill.h5.partial");
+    char *log = log_path();
+    const char *const words[] = {"capture", MODEL, "--text",      TEXT, "--context", "32",
+                                 "--batch", "4",   "--gradients", "-o", path,        NULL};
+    unlink(partial);
+    pid_t child = start(log, words);
+    wait_for_size(partial, 3000000, 0);
+    int code;
+    kill(child, SIGKILL);
+    assert_int_equal(waitpid(child, &code, 0), child);
+    fathom(1, "check", partial);
+    assert_logged("ok    gradient norms are finite");
+    assert_logged("--    grad_tokens: not written");
+    fathom(0, "depth", partial);
     free(path);
     free(partial);
     free(log);
@@ -388,6 +611,41 @@ static void test_nan_in_a_model_is_said(void **state) {
     free(path);
 }
 
+/* Row 5 of a table of 61 tokens: that token's embedding. */
+static void set_row_nan(const char *name, float *values, size_t count, void *user) {
+    (void)name;
+    (void)user;
+    values[5 * (count / 61)] = NAN;
+}
+
+/* Sequence 1 has the token whose embedding is NaN, sequence 0 meets NaN only in layer 2: the first
+ * sequence is named, whether or not both are in one batch. (The output head is not tied.) */
+static void test_first_nan_is_of_the_first_sequence(void **state) {
+    (void)state;
+    char *dir = scratch_path("nan-model"), *path = scratch_path("nan.h5");
+    const int32_t id[2][4] = {{1, 2, 3, 4}, {2, 5, 1, 3}};
+    char *tokens = write_npy("nan.npy", *id, 2, 4);
+    static const char *const down = "model.layers.2.mlp.down_proj.weight";
+    for (int twice = 0; twice < 2; twice++) {
+        assert_int_equal(checkpoint_copy("datasets/golden/tiny/standard-qwen3", dir), 0);
+        assert_int_equal(edit_tensor(dir, "model.embed_tokens.weight", set_row_nan, NULL), 1);
+        if (twice)
+            assert_int_equal(edit_tensor(dir, down, set_nan, NULL), 1);
+        for (int size = 1; size <= 2; size++) {
+            fathom(0, "capture", dir, "--tokens", tokens, "--gradients", "--batch",
+                   size == 1 ? "1" : "2", "-o", path);
+            assert_logged(twice ? "NaN or Inf in out_rms of L2.mlp, sequence 0, position 0"
+                                : "NaN or Inf in in_rms of L0.attn, sequence 1, position 1");
+            assert_logged("parameters are NaN or Inf, first model.embed_tokens.weight");
+        }
+        fathom(1, "check", path);
+        assert_logged("FAIL  gradient norms are finite");
+    }
+    free(dir);
+    free(path);
+    free(tokens);
+}
+
 static void test_token_outside_the_vocabulary(void **state) {
     (void)state;
     char *tokens = write_unequal(), *path = scratch_path("outside.h5"); /* ids up to 121 */
@@ -406,9 +664,14 @@ int main(void) {
         cmocka_unit_test(test_batch_and_threads_do_not_matter),
         cmocka_unit_test(test_extras_do_not_matter),
         cmocka_unit_test(test_recorded_statistics_are_golden),
+        cmocka_unit_test(test_recorded_gradients_are_golden),
+        cmocka_unit_test(test_check_finds_faults_in_gradients),
         cmocka_unit_test(test_memory_is_flat),
         cmocka_unit_test(test_interrupt_keeps_a_partial),
+        cmocka_unit_test(test_interrupted_gradients_are_of_what_was_kept),
+        cmocka_unit_test(test_killed_gradients_read),
         cmocka_unit_test(test_nan_in_a_model_is_said),
+        cmocka_unit_test(test_first_nan_is_of_the_first_sequence),
         cmocka_unit_test(test_token_outside_the_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
