@@ -176,20 +176,6 @@ static void put_assumptions(FILE *out, const analysis *a) {
     table_comment(out, "Natural logarithms.");
 }
 
-static void put_run_text(FILE *out, const char *key, const char *value) {
-    table_row(out, "RUN");
-    table_text(out, key);
-    table_text(out, value ? value : "");
-    table_end(out);
-}
-
-static void put_run_real(FILE *out, const char *key, double value) {
-    table_row(out, "RUN");
-    table_text(out, key);
-    table_real(out, value);
-    table_end(out);
-}
-
 static void put_run(FILE *out, const analysis *a) {
     const recording_about *about = a->about;
     size_t tokens = 0;
@@ -215,12 +201,12 @@ static void put_run(FILE *out, const analysis *a) {
                    {"level", a->settings->sampling.level}};
     table_section(out, "RUN", "the recording and this analysis", "key, value",
                   "loss in nats/token, level 1");
-    put_run_text(out, "path", about->path);
-    put_run_text(out, "model_path", about->model_path);
-    put_run_text(out, "residual_mode", about->residual_mode);
-    put_run_text(out, "tokenizer", about->tokenizer);
+    table_key_text(out, "RUN", "path", about->path);
+    table_key_text(out, "RUN", "model_path", about->model_path);
+    table_key_text(out, "RUN", "residual_mode", about->residual_mode);
+    table_key_text(out, "RUN", "tokenizer", about->tokenizer);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        put_run_real(out, numbers[i].key, numbers[i].value);
+        table_key_real(out, "RUN", numbers[i].key, numbers[i].value);
 }
 
 static int put_sections(FILE *out, const analysis *a, status *st) {

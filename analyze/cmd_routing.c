@@ -158,53 +158,32 @@ static void put_assumptions(FILE *out, const analysis *a) {
         table_comment(out, "Computed from the recorded weights; what needs hidden states is nan.");
 }
 
-static void put_run_text(FILE *out, const char *key, const char *value) {
-    table_row(out, "RUN");
-    table_text(out, key);
-    table_text(out, value ? value : "");
-    table_end(out);
-}
-
-static void put_run_size(FILE *out, const char *key, size_t value) {
-    table_row(out, "RUN");
-    table_text(out, key);
-    table_size(out, value);
-    table_end(out);
-}
-
-static void put_run_real(FILE *out, const char *key, double value) {
-    table_row(out, "RUN");
-    table_text(out, key);
-    table_real(out, value);
-    table_end(out);
-}
-
 static void put_run(FILE *out, const analysis *a) {
     const recording_about *about = a->about;
     table_section(out, "RUN", "the recording and this analysis", "key, value",
                   "loss in nats/token, level 1");
-    put_run_text(out, "path", about->path);
-    put_run_text(out, "model_path", about->model_path);
-    put_run_text(out, "residual_mode", about->residual_mode);
-    put_run_size(out, "routing_heads", about->heads);
-    put_run_size(out, "layers", about->layers);
-    put_run_size(out, "sites", about->sites);
-    put_run_size(out, "sources", about->sources);
-    put_run_size(out, "sequences", about->sequences);
-    put_run_size(out, "units", bootstrap_units(a->b));
-    put_run_size(out, "tokens", a->tokens);
-    put_run_real(out, "tokens_in_means", bootstrap_weight_total(a->b));
-    put_run_size(out, "skip_first", about->skip_first);
-    put_run_size(out, "complete", about->complete);
-    put_run_text(out, "tokenizer", about->tokenizer);
-    put_run_real(out, "loss", a->loss.value);
-    put_run_real(out, "loss_low", a->loss.low);
-    put_run_real(out, "loss_high", a->loss.high);
-    put_run_real(out, "loss_tokens", a->loss_tokens);
-    put_run_size(out, "null_draws", about->null_draws);
-    put_run_size(out, "null_sequences", about->null_sequences);
-    put_run_size(out, "resamples", a->settings.sampling.resamples);
-    put_run_real(out, "level", a->settings.sampling.level);
+    table_key_text(out, "RUN", "path", about->path);
+    table_key_text(out, "RUN", "model_path", about->model_path);
+    table_key_text(out, "RUN", "residual_mode", about->residual_mode);
+    table_key_size(out, "RUN", "routing_heads", about->heads);
+    table_key_size(out, "RUN", "layers", about->layers);
+    table_key_size(out, "RUN", "sites", about->sites);
+    table_key_size(out, "RUN", "sources", about->sources);
+    table_key_size(out, "RUN", "sequences", about->sequences);
+    table_key_size(out, "RUN", "units", bootstrap_units(a->b));
+    table_key_size(out, "RUN", "tokens", a->tokens);
+    table_key_real(out, "RUN", "tokens_in_means", bootstrap_weight_total(a->b));
+    table_key_size(out, "RUN", "skip_first", about->skip_first);
+    table_key_size(out, "RUN", "complete", about->complete);
+    table_key_text(out, "RUN", "tokenizer", about->tokenizer);
+    table_key_real(out, "RUN", "loss", a->loss.value);
+    table_key_real(out, "RUN", "loss_low", a->loss.low);
+    table_key_real(out, "RUN", "loss_high", a->loss.high);
+    table_key_real(out, "RUN", "loss_tokens", a->loss_tokens);
+    table_key_size(out, "RUN", "null_draws", about->null_draws);
+    table_key_size(out, "RUN", "null_sequences", about->null_sequences);
+    table_key_size(out, "RUN", "resamples", a->settings.sampling.resamples);
+    table_key_real(out, "RUN", "level", a->settings.sampling.level);
 }
 
 static int write_table(const analysis *a, status *st) {

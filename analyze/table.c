@@ -70,6 +70,27 @@ void table_end(FILE *out) {
     fputc('\n', out);
 }
 
+void table_key_text(FILE *out, const char *code, const char *key, const char *value) {
+    table_row(out, code);
+    table_text(out, key);
+    table_text(out, value ? value : "");
+    table_end(out);
+}
+
+void table_key_size(FILE *out, const char *code, const char *key, size_t value) {
+    table_row(out, code);
+    table_text(out, key);
+    table_size(out, value);
+    table_end(out);
+}
+
+void table_key_real(FILE *out, const char *code, const char *key, double value) {
+    table_row(out, code);
+    table_text(out, key);
+    table_real(out, value);
+    table_end(out);
+}
+
 /* ---- reading ---- */
 
 typedef struct part {

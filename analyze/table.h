@@ -32,6 +32,10 @@ void table_text(FILE *out, const char *cell); /* tabs and newlines become spaces
 void table_size(FILE *out, size_t cell);
 void table_real(FILE *out, double cell); /* %.9g, nan */
 void table_end(FILE *out);
+/* A whole row of a section with the columns key, value. A NULL text is empty. */
+void table_key_text(FILE *out, const char *code, const char *key, const char *value);
+void table_key_size(FILE *out, const char *code, const char *key, size_t value);
+void table_key_real(FILE *out, const char *code, const char *key, double value);
 
 /* Reading: a whole table in memory. */
 typedef struct table table;

@@ -2,6 +2,7 @@
  * that of a float64 program. */
 #include "analyze/depth_numbers.h"
 #include "analyze/table.h"
+#include "analyze/tests/small_recording.h"
 
 #include "probes/recording_writer.h"
 #include "runtime/base/command.h"
@@ -23,19 +24,6 @@ static void near(double found, double expected, double tolerance, const char *wh
     if (!(fabs(found - expected) <= tolerance * (1 + fabs(expected))))
         fail_msg("%s: %.12g, expected %.12g", what, found, expected);
 }
-
-/* Runs a command given as words ending in NULL. */
-static int command(const char *const *words) {
-    char *argv[24], copy[24][512];
-    int argc = 0;
-    for (; words[argc]; argc++) {
-        snprintf(copy[argc], sizeof copy[argc], "%s", words[argc]);
-        argv[argc] = copy[argc];
-    }
-    argv[argc] = NULL;
-    return command_run(argc, argv);
-}
-#define COMMAND(...) command((const char *const[]){__VA_ARGS__, "--quiet", NULL})
 
 /* ---- a recording made up ---- */
 
@@ -408,7 +396,7 @@ static void test_nan(void **state) {
     char *record = scratch_path("depth.h5"), *text = scratch_path("depth.txt");
     write_recording(&m, record);
     scratch_capture_begin();
-    int rc = command((const char *const[]){"depth", record, "-o", text, NULL});
+    int rc = small_command((const char *const[]){"depth", record, "-o", text, NULL});
     char *said = scratch_capture_end();
     assert_int_equal(rc, EXIT_DONE);
     assert_non_null(strstr(said, "state_rms: 1 numbers are not finite, first at sequence 3, "
@@ -498,25 +486,10 @@ static checkpoint *expected_of(const char *folder) {
     return expected;
 }
 
-/* Token ids [sequences, length] as a .npy file. */
 static void write_tokens(const char *path, checkpoint *expected) {
-    char header[129];
     size_t sequences, length;
     int32_t *id = golden_tokens(expected, &sequences, &length);
-    snprintf(header, sizeof header, "\x93NUMPY\x01");
-    header[7] = 0;
-    header[8] = 118;
-    header[9] = 0;
-    int used = snprintf(header + 10, sizeof header - 10,
-                        "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %zu), }",
-                        sequences, length);
-    memset(header + 10 + used, ' ', (size_t)(117 - used));
-    header[127] = '\n';
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(header, 1, 128, out), 128);
-    assert_int_equal(fwrite(id, sizeof *id, sequences * length, out), sequences * length);
-    assert_int_equal(fclose(out), 0);
+    golden_write_tokens(path, id, sequences, length);
     free(id);
 }
 

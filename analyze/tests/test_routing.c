@@ -1,9 +1,10 @@
 /* A golden model captured and analysed by the commands gives the table of a float64 program. */
 #include "analyze/routing_statistics.h"
 #include "analyze/table.h"
+#include "analyze/tests/small_recording.h"
 
-#include "runtime/base/command.h"
 #include "runtime/base/json.h"
+#include "runtime/base/command.h"
 #include "runtime/base/options.h"
 #include "runtime/safetensors.h"
 #include "runtime/tests/golden.h"
@@ -25,38 +26,6 @@ typedef struct fixture {
     table *found;
 } fixture;
 
-/* Runs a command given as words ending in NULL. */
-static int command(const char *const *words) {
-    char *argv[24], copy[24][512];
-    int argc = 0;
-    for (; words[argc]; argc++) {
-        snprintf(copy[argc], sizeof copy[argc], "%s", words[argc]);
-        argv[argc] = copy[argc];
-    }
-    argv[argc] = NULL;
-    return command_run(argc, argv);
-}
-#define COMMAND(...) command((const char *const[]){__VA_ARGS__, "--quiet", NULL})
-
-/* Token ids [sequences, length] as a .npy file. */
-static void write_npy(const char *path, const int32_t *id, size_t sequences, size_t length) {
-    char header[129];
-    snprintf(header, sizeof header, "\x93NUMPY\x01");
-    header[7] = 0;
-    header[8] = 118;
-    header[9] = 0;
-    int used = snprintf(header + 10, sizeof header - 10,
-                        "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %zu), }",
-                        sequences, length);
-    memset(header + 10 + used, ' ', (size_t)(117 - used));
-    header[127] = '\n';
-    FILE *out = fopen(path, "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(header, 1, 128, out), 128);
-    assert_int_equal(fwrite(id, sizeof *id, sequences * length, out), sequences * length);
-    assert_int_equal(fclose(out), 0);
-}
-
 static void open_fixture(fixture *f, const char *name) {
     status st;
     char path[512];
@@ -72,7 +41,7 @@ static void open_fixture(fixture *f, const char *name) {
     int32_t *id = golden_tokens(f->expected, &sequences, &length);
     char *tokens = scratch_path("routing.npy"), *record = scratch_path("routing.h5");
     char *text = scratch_path("routing.txt");
-    write_npy(tokens, id, sequences, length);
+    golden_write_tokens(tokens, id, sequences, length);
     assert_int_equal(
         COMMAND("capture", f->folder, "--tokens", tokens, "--record", "pairs", "-o", record),
         EXIT_DONE);

@@ -99,20 +99,8 @@ static void expect_exit(int expected, const char *const *words) {
 
 /* Rows of ids as a 2-D .npy file of int32; negative ids end a row. */
 static char *write_npy(const char *name, const int32_t *id, size_t rows, size_t columns) {
-    char head[128];
     char *path = scratch_path(name);
-    memset(head, ' ', sizeof head);
-    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
-    int n =
-        snprintf(head + 10, sizeof head - 10,
-                 "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %zu), }", rows, columns);
-    head[10 + n] = ' ';
-    head[sizeof head - 1] = '\n';
-    FILE *file = fopen(path, "wb");
-    assert_non_null(file);
-    fwrite(head, 1, sizeof head, file);
-    fwrite(id, sizeof *id, rows * columns, file);
-    assert_int_equal(fclose(file), 0);
+    golden_write_tokens(path, id, rows, columns);
     return path;
 }
 

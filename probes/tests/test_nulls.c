@@ -5,6 +5,7 @@
 #include "probes/nulls.h"
 #include "probes/recorder.h"
 #include "probes/recording_file.h"
+#include "runtime/tests/golden.h"
 #include "runtime/tests/scratch.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@
 
 static status st;
 
-static void open_run(text_run *run, const char *dir, size_t together, size_t sequences) {
+static void open_run(text_run *reading, const char *dir, size_t together, size_t sequences) {
     run_options options = RUN_OPTIONS_DEFAULT;
     options.dir = dir;
     options.tokens.text = TEXT;
@@ -29,13 +30,13 @@ static void open_run(text_run *run, const char *dir, size_t together, size_t seq
     options.tokens.sequences = sequences;
     options.tokens.batch = together;
     options.threads = 1;
-    if (text_run_open(&options, run, &st))
+    if (text_run_open(&options, reading, &st))
         fail_msg("%s", st.text);
 }
 
-static null_queries *make_nulls(text_run *run, const null_options *options) {
+static null_queries *make_nulls(text_run *reading, const null_options *options) {
     null_queries *nulls;
-    if (null_queries_create(run, options, &nulls, &st))
+    if (null_queries_create(reading, options, &nulls, &st))
         fail_msg("%s", st.text);
     return nulls;
 }
@@ -81,23 +82,24 @@ static int add_variance(void *self, const batch *b, const site_view *view, statu
 }
 
 /* Variances over the whole run, whose sequences all have nulls. */
-static void measure(text_run *run, const site_alternatives *site, size_t queries, variances *v) {
+static void measure(text_run *reading, const site_alternatives *site, size_t queries,
+                    variances *v) {
     batch b;
-    *v = (variances){.heads = run->program->plan.heads, .queries = queries};
+    *v = (variances){.heads = reading->program->plan.heads, .queries = queries};
     const observer watch = {
         .self = v, .alternatives = site, .alternative_variance = true, .on_site = add_variance};
-    run->next = 0;
-    while (!text_run_next(run, &b, &st) && b.layout.sequences)
-        if (session_forward(run->session, &b, &watch, &st))
+    reading->next = 0;
+    while (!text_run_next(reading, &b, &st) && b.layout.sequences)
+        if (session_forward(reading->session, &b, &watch, &st))
             fail_msg("%s", st.text);
 }
 
 /* The model's own folded queries as alternatives. */
-static site_alternatives *own_queries(const text_run *run) {
-    const model_weights *w = model_tensors(run->model);
-    const kernels *k = model_kernels(run->model);
-    backend *device = model_backend(run->model);
-    const depth_plan *plan = &run->program->plan;
+static site_alternatives *own_queries(const text_run *reading) {
+    const model_weights *w = model_tensors(reading->model);
+    const kernels *k = model_kernels(reading->model);
+    backend *device = model_backend(reading->model);
+    const depth_plan *plan = &reading->program->plan;
     site_alternatives *own = calloc(plan->sites, sizeof *own);
     float *folded = calloc(plan->width, sizeof *folded);
     for (size_t i = 0; i < plan->sites; i++) {
@@ -132,14 +134,14 @@ static void nulls_have_the_length_or_the_variance(void **state) {
                                          "datasets/models/attnres-full"};
     static variances learned, random;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        text_run run;
-        open_run(&run, models[m], 2, 5);
+        text_run reading;
+        open_run(&reading, models[m], 2, 5);
         const null_options options = {.draws = DRAWS, .sequences = 5, .seed = 11};
-        null_queries *nulls = make_nulls(&run, &options);
-        site_alternatives *own = own_queries(&run);
-        measure(&run, own, 1, &learned);
-        measure(&run, nulls->site, 2 * DRAWS, &random);
-        size_t heads = learned.heads, width = run.program->plan.width, slice = width / heads;
+        null_queries *nulls = make_nulls(&reading, &options);
+        site_alternatives *own = own_queries(&reading);
+        measure(&reading, own, 1, &learned);
+        measure(&reading, nulls->site, 2 * DRAWS, &random);
+        size_t heads = learned.heads, width = reading.program->plan.width, slice = width / heads;
         for (size_t i = 0; i < nulls->sites; i++) {
             assert_int_equal(nulls->site[i].count, own[i].count ? 2 * DRAWS : 0);
             if (own[i].count == 0)
@@ -164,7 +166,7 @@ static void nulls_have_the_length_or_the_variance(void **state) {
         }
         free(own);
         null_queries_free(nulls);
-        text_run_clear(&run);
+        text_run_clear(&reading);
     }
 }
 
@@ -286,20 +288,20 @@ static void each_kind_is_recorded_as_such(void **state) {
     assert_int_equal(recording_open(path, &rec, &st), DONE);
     assert_int_equal(recording_read_null(rec, "entropy", "norm", &norm, &st), DONE);
     assert_int_equal(recording_read_null(rec, "entropy", "var", &var, &st), DONE);
-    text_run run;
-    open_run(&run, "datasets/models/mhar-block-h4", 3, 3);
+    text_run reading;
+    open_run(&reading, "datasets/models/mhar-block-h4", 3, 3);
     const null_options options = {.draws = 2, .sequences = 3, .seed = 4};
-    null_queries *nulls = make_nulls(&run, &options);
+    null_queries *nulls = make_nulls(&reading, &options);
     entropies e = {.recorded = {norm, var}, .draws = 2, .sites = nulls->sites};
     const observer watch = {.self = &e,
                             .alternatives = nulls->site,
                             .alternative_sums = true,
                             .on_site = compare_entropies};
-    assert_int_equal(text_run_next(&run, &b, &st), DONE);
-    assert_int_equal(session_forward(run.session, &b, &watch, &st), DONE);
+    assert_int_equal(text_run_next(&reading, &b, &st), DONE);
+    assert_int_equal(session_forward(reading.session, &b, &watch, &st), DONE);
     assert_int_equal(e.compared, 16 * 4 * 4); /* sites, queries, heads */
     null_queries_free(nulls);
-    text_run_clear(&run);
+    text_run_clear(&reading);
     recording_close(rec);
     free(norm);
     free(var);
@@ -313,17 +315,8 @@ static void zero_queries_have_no_null(void **state) {
     recording *rec;
     double *data;
     char *tokens = scratch_path("zero.npy"), words[300];
-    FILE *file = fopen(tokens, "wb");
-    char head[128];
-    memset(head, ' ', sizeof head);
-    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
-    int n = snprintf(head + 10, 118, "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 6), }");
-    head[10 + n] = ' ';
-    head[127] = '\n';
     const int32_t id[12] = {1, 2, 3, 4, 5, 6, 6, 5, 4, 3, 2, 1};
-    fwrite(head, 1, sizeof head, file);
-    fwrite(id, sizeof *id, 12, file);
-    assert_int_equal(fclose(file), 0);
+    golden_write_tokens(tokens, id, 2, 6);
     snprintf(words, sizeof words, "--tokens %s", tokens);
     capture("datasets/golden/tiny/full-h4-zero-query", words, "--null 2", path);
     assert_int_equal(recording_open(path, &rec, &st), DONE);

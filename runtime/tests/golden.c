@@ -261,6 +261,21 @@ int32_t *golden_tokens(checkpoint *expected, size_t *sequences, size_t *length) 
     return id;
 }
 
+void golden_write_tokens(const char *path, const int32_t *id, size_t sequences, size_t length) {
+    char header[129];
+    memcpy(header, "\x93NUMPY\x01\0\x76\0", 10);
+    int used = snprintf(header + 10, sizeof header - 10,
+                        "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %zu), }",
+                        sequences, length);
+    memset(header + 10 + used, ' ', (size_t)(117 - used));
+    header[127] = '\n';
+    FILE *out = fopen(path, "wb");
+    size_t n = sequences * length;
+    if (!out || fwrite(header, 1, 128, out) != 128 || fwrite(id, sizeof *id, n, out) != n ||
+        fclose(out) != 0)
+        stop(path, NULL);
+}
+
 double relative_l2(const float *got, const double *want, size_t n) {
     double error = 0, size = 0;
     for (size_t i = 0; i < n; i++) {

@@ -52,6 +52,8 @@ double run_loss(const run *r); /* mean over predicted tokens */
 const char *golden_folder(void);
 double *golden_array(checkpoint *expected, const char *name, size_t *elements, size_t shape[8]);
 int32_t *golden_tokens(checkpoint *expected, size_t *sequences, size_t *length);
+/* Token ids [sequences, length] as a .npy file. */
+void golden_write_tokens(const char *path, const int32_t *id, size_t sequences, size_t length);
 
 /* sqrt(sum (got-want)^2 / sum want^2) over `n`. */
 double relative_l2(const float *got, const double *want, size_t n);
