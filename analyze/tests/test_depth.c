@@ -88,7 +88,7 @@ static int put_sequence(recording_writer *w, const made *m, size_t sequence, sta
 
 /* Labels of sites and sources; a block model's sites read emb and the blocks begun before them. */
 static recording_plan plan_of(const made *m) {
-    static char site[2 * LAYERS_MAX + 1][16], block[LAYERS_MAX + 1][16];
+    static char site[2 * LAYERS_MAX + 1][32], block[LAYERS_MAX + 1][32];
     static const char *site_name[2 * LAYERS_MAX + 1], *source_name[LAYERS_MAX + 1];
     static uint8_t available[(2 * LAYERS_MAX + 1) * (LAYERS_MAX + 1)];
     static int32_t newest[2 * LAYERS_MAX + 1];
@@ -106,7 +106,7 @@ static recording_plan plan_of(const made *m) {
             available[i * sources + s] = s <= begun;
     }
     for (size_t s = 0; s < sources; s++) {
-        snprintf(block[s], sizeof block[s], "%c%.0zu", s ? 'B' : 'e', s);
+        snprintf(block[s], sizeof block[s], "B%zu", s);
         source_name[s] = s ? block[s] : "emb";
     }
     return (recording_plan){.axes = {.positions = POSITIONS,
