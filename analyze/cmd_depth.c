@@ -53,33 +53,11 @@ static int find_fault(const analysis *a, status *st) {
     return rc;
 }
 
-static int measure_loss(analysis *a, double *weight, status *st) {
-    a->loss = (interval){NAN, NAN, NAN};
-    if (!a->about->has_loss)
-        return DONE;
-    int rc = FAILED;
-    bootstrap *b = NULL;
-    double *mean = mem_array(a->about->sequences, sizeof *mean, "losses", st);
-    double *draws = mem_array(1 + a->settings->sampling.resamples, sizeof *draws, "losses", st);
-    if (!mean || !draws || sampling_losses(a->rec, weight, mean, st))
-        goto done;
-    for (size_t i = 0; i < a->about->sequences; i++)
-        a->loss_tokens += weight[i];
-    rc = DONE;
-    if (a->loss_tokens == 0)
-        goto done;
-    rc = FAILED;
-    if (sampling_draw(&a->settings->sampling, a->about->sequences, weight, a->unit, a->units, &b,
-                      st) ||
-        bootstrap_means(b, mean, 1, NULL, 1, draws, st))
-        goto done;
-    bootstrap_intervals(b, draws, 1, &a->loss);
-    rc = isfinite(a->loss.value) ? DONE : find_fault(a, st);
-done:
-    bootstrap_free(b);
-    free(mean);
-    free(draws);
-    return rc;
+static int measure_loss(analysis *a, status *st) {
+    if (sampling_loss(&a->settings->sampling, a->rec, a->unit, a->units, &a->loss, &a->loss_tokens,
+                      st))
+        return FAILED;
+    return a->loss_tokens == 0 || isfinite(a->loss.value) ? DONE : find_fault(a, st);
 }
 
 /* The width of the hidden states, where the model's configuration tells it. */
@@ -134,7 +112,7 @@ static int prepare(analysis *a, status *st) {
     int rc = FAILED;
     double *weight = mem_array(about->sequences, sizeof *weight, "tokens", st);
     if (!weight || recorded_sites_init(&a->sites, about, st) || find_layers(a, st) ||
-        sampling_units(about, &a->unit, &a->units, st) || measure_loss(a, weight, st))
+        sampling_units(about, &a->unit, &a->units, st) || measure_loss(a, st))
         goto done;
     for (size_t i = 0; i < about->sequences; i++)
         weight[i] = (double)recording_sum_tokens(a->rec, i);

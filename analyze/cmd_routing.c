@@ -38,34 +38,6 @@ static int resample(const analysis *a, const double *weight, bootstrap **b, stat
                          st);
 }
 
-static int measure_loss(analysis *a, double *weight, status *st) {
-    const recording_about *about = a->about;
-    a->loss = (interval){NAN, NAN, NAN};
-    if (!about->has_loss)
-        return DONE;
-    int rc = FAILED;
-    bootstrap *b = NULL;
-    double *mean = mem_array(about->sequences, sizeof *mean, "losses", st);
-    double *draws = mem_array(1 + a->settings.sampling.resamples, sizeof *draws, "losses", st);
-    if (!mean || !draws || sampling_losses(a->rec, weight, mean, st))
-        goto done;
-    for (size_t i = 0; i < about->sequences; i++)
-        a->loss_tokens += weight[i];
-    rc = DONE;
-    if (a->loss_tokens == 0)
-        goto done;
-    rc = FAILED;
-    if (resample(a, weight, &b, st) || bootstrap_means(b, mean, 1, NULL, 1, draws, st))
-        goto done;
-    bootstrap_intervals(b, draws, 1, &a->loss);
-    rc = DONE;
-done:
-    bootstrap_free(b);
-    free(mean);
-    free(draws);
-    return rc;
-}
-
 /* Resamples of all units, and of the even and the odd ones, each half from a seed of its own. */
 static int resample_routing(analysis *a, double *weight, status *st) {
     size_t sequences = a->about->sequences;
@@ -104,7 +76,8 @@ static int prepare(analysis *a, status *st) {
     if (!rc)
         rc = sampling_units(about, &a->unit, &a->units, st);
     if (!rc)
-        rc = measure_loss(a, weight, st);
+        rc = sampling_loss(&a->settings.sampling, a->rec, a->unit, a->units, &a->loss,
+                           &a->loss_tokens, st);
     if (!rc)
         rc = resample_routing(a, weight, st);
     free(weight);

@@ -2,6 +2,7 @@
 
 #include "analyze/table.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 int sampling_units(const recording_about *about, size_t **unit, size_t *units, status *st) {
@@ -46,6 +47,37 @@ int sampling_losses(recording *rec, double *weight, double *mean, status *st) {
             mean[i] += (double)loss[t] / weight[i];
     }
     free(loss);
+    return rc;
+}
+
+int sampling_loss(const sampling *s, recording *rec, const size_t *unit, size_t units,
+                  interval *loss, double *tokens, status *st) {
+    const recording_about *about = recording_about_of(rec);
+    *loss = (interval){NAN, NAN, NAN};
+    *tokens = 0;
+    if (!about->has_loss)
+        return DONE;
+    int rc = FAILED;
+    bootstrap *b = NULL;
+    double *weight = mem_array(about->sequences, sizeof *weight, "losses", st);
+    double *mean = mem_array(about->sequences, sizeof *mean, "losses", st);
+    double *draws = mem_array(1 + s->resamples, sizeof *draws, "losses", st);
+    if (!weight || !mean || !draws || sampling_losses(rec, weight, mean, st))
+        goto done;
+    for (size_t i = 0; i < about->sequences; i++)
+        *tokens += weight[i];
+    if (*tokens > 0) {
+        if (sampling_draw(s, about->sequences, weight, unit, units, &b, st) ||
+            bootstrap_means(b, mean, 1, NULL, 1, draws, st))
+            goto done;
+        bootstrap_intervals(b, draws, 1, loss);
+    }
+    rc = DONE;
+done:
+    bootstrap_free(b);
+    free(weight);
+    free(mean);
+    free(draws);
     return rc;
 }
 

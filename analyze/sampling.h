@@ -56,6 +56,11 @@ int sampling_draw(const sampling *s, size_t sequences, const double *weight, con
  * [sequences]. Fails where the recording has no losses. */
 int sampling_losses(recording *rec, double *weight, double *mean, status *st) MUST_USE;
 
+/* The mean loss over all predicted tokens of a recording with its interval, and their number. NaN
+ * and 0 where the recording has no losses. */
+int sampling_loss(const sampling *s, recording *rec, const size_t *unit, size_t units,
+                  interval *loss, double *tokens, status *st) MUST_USE;
+
 /* The comments of a table that say how its intervals came about. */
 void sampling_say(FILE *out, const sampling *s, size_t sequences, const bootstrap *b);
 
