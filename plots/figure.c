@@ -10,13 +10,31 @@ static const char *const depth_sections[] = {"SIT", "MEA", "ENN", "HDV", "TIN", 
 #define ROUTING "fathom routing RECORDING"
 
 const figure figures[] = {
-    {"depth_attention", "which sources each site reads: mean weight, mean over heads",
-     weights_sections, ROUTING, draw_depth_attention},
-    {"depth_attention_heads", "the same for each routing head", weights_sections, ROUTING,
-     draw_depth_attention_heads},
-    {"routing_by_depth",
-     "entropy_norm, head_divergence, token_information and lookback_norm by depth", depth_sections,
-     ROUTING, draw_routing_by_depth},
+    {.name = "depth_attention",
+     .title = "which sources each site reads: mean weight, mean over heads",
+     .sections = weights_sections,
+     .made_by = ROUTING,
+     .shows = "Each row is a site and each column an earlier source: the colour is the weight that "
+              "the site gives the source, averaged over tokens and routing heads.",
+     .caveat = "A large mean weight says where a site reads, not that the source matters there.",
+     .draw = draw_depth_attention},
+    {.name = "depth_attention_heads",
+     .title = "the same for each routing head",
+     .sections = weights_sections,
+     .made_by = ROUTING,
+     .shows = "The same map for every routing head by itself, on one colour scale.",
+     .caveat = "Heads with random queries differ too: compare with the null band of "
+               "head_divergence before calling heads specialised.",
+     .draw = draw_depth_attention_heads},
+    {.name = "routing_by_depth",
+     .title = "entropy_norm, head_divergence, token_information and lookback_norm by depth",
+     .sections = depth_sections,
+     .made_by = ROUTING,
+     .shows = "How spread out, how different between heads, how token-dependent and how far back "
+              "the routing of each site is, from the first layer to the last.",
+     .caveat = "Only what lies outside the band of equally sharp random queries is more than "
+               "sharpness explains.",
+     .draw = draw_routing_by_depth},
 };
 const size_t figure_count = sizeof figures / sizeof *figures;
 

@@ -18,6 +18,8 @@ typedef struct figure {
     const char *title;           /* what it shows, one line */
     const char *const *sections; /* codes of the table that it needs; ends with NULL */
     const char *made_by;         /* the command that writes such a table */
+    const char *shows;  /* one plain sentence for a reader: what is seen and how to read it */
+    const char *caveat; /* one sentence: what it does not say */
     figure_draw *draw;
 } figure;
 
