@@ -4,14 +4,18 @@
  *     backend *device;
  *     if (k->open(&(backend_options){.threads = 2}, &device, &st)) ...
  *     buffer *x;
- *     if (k->buffer_create(device, bytes, &x, &st)) ...
+ *     if (k->buffer_create(device, BUFFER_REAL, elements, &x, &st)) ...
  *     k->linear(device, &(linear_args){...}, &st);
  *
  * Nothing above this floor asks which backend runs. Rules every backend keeps:
  *   - activations are rows of tokens, packed: sequence b of a batch holds the rows
  *     start[b] .. start[b+1]-1; there is no padding anywhere;
- *   - floats are fp32 in host memory; a backend may compute in bf16 (`dtype`), sums of squares and
- *     softmax stay in fp32 or better;
+ *   - memory is counted in elements. BUFFER_REAL holds activations and matrices in the numbers the
+ *     backend computes in (`dtype`: fp32 or bf16), BUFFER_EXACT holds fp32 or int32 as they are:
+ *     vectors of weights, ids, norms, losses, routing weights, logits, summed gradients. In the
+ *     comments below [rows, width] activations, their gradients and weight matrices are REAL, all
+ *     else is EXACT. In host memory all floats are fp32: copies convert;
+ *   - sums of squares and softmax stay in fp32 or better;
  *   - the rows of a sequence do not depend on what else is in the batch, nor on the number of
  *     threads, to the last bit; optional outputs (NULL = not wanted) never change the others;
  *   - inputs are not written; an output may not overlap an input unless the comment says so;
@@ -40,9 +44,11 @@ typedef struct depth depth;     /* the depth axis of one run: values, cached nor
 
 typedef struct backend_options {
     size_t threads;     /* CPU threads; 0 = one per core */
-    const char *device; /* "cpu" */
-    const char *dtype;  /* "fp32" */
+    const char *device; /* "cpu", "cuda", "cuda:1" */
+    const char *dtype;  /* "fp32"; CUDA: also "bf16" */
 } backend_options;
+
+typedef enum buffer_kind { BUFFER_REAL, BUFFER_EXACT } buffer_kind;
 
 /* The sequences of a batch. */
 typedef struct batch_layout {
@@ -220,6 +226,7 @@ typedef struct depth_options {
     const site_weights *weights; /* [plan->sites]; copied; the buffers must outlive the object */
     size_t max_rows, max_sequences;
     bool backward; /* keeps every value and every site's weights until the next depth_begin */
+    bool keep;     /* keeps every value until the next depth_begin: each has memory of its own */
 } depth_options;
 
 /* What a batch should sum besides the mixes. */
@@ -233,7 +240,7 @@ typedef struct depth_read_args {
     size_t site;
     buffer *in;      /* [rows, width]: what the sublayer reads; with `backward` the caller leaves it
                         as it is until the backward pass is over */
-    buffer *weights; /* [rows, heads, sources] or NULL */
+    buffer *weights; /* [rows, heads, sources] or NULL: as they were used, edits included */
 } depth_read_args;
 
 /* A site under other folded queries (gain * query); sources and everything else as they are. */
@@ -249,7 +256,7 @@ typedef struct depth_alternative_args {
                              the population variance over the sources of the logits */
 } depth_alternative_args;
 
-enum { KERNELS_ABI = 1 };
+enum { KERNELS_ABI = 2 };
 
 typedef struct kernels {
     unsigned abi;     /* KERNELS_ABI of the header it was built with */
@@ -262,16 +269,32 @@ typedef struct kernels {
      * backend. */
     const char *(*describe)(const backend *device);
 
-    /* Memory is 64-byte aligned and its content undefined; elements are 4 bytes (fp32 or int32). */
-    int (*buffer_create)(backend *device, size_t bytes, buffer **out, status *st);
+    /* Bytes of a BUFFER_REAL element: 4, or 2. */
+    size_t (*real_size)(const backend *device);
+    /* Bytes that can still be allocated. */
+    size_t (*memory_left)(backend *device);
+
+    /* Memory is 64-byte aligned and its content undefined. */
+    int (*buffer_create)(backend *device, buffer_kind kind, size_t elements, buffer **out,
+                         status *st);
     void (*buffer_free)(backend *device, buffer *memory); /* NULL allowed */
-    int (*upload)(backend *device, buffer *to, size_t offset, const void *from, size_t bytes,
+    /* `count` elements from `offset` on, to and from 4-byte elements in host memory. */
+    int (*upload)(backend *device, buffer *to, size_t offset, const void *from, size_t count,
                   status *st);
-    int (*download)(backend *device, const buffer *from, size_t offset, void *to, size_t bytes,
+    int (*download)(backend *device, const buffer *from, size_t offset, void *to, size_t count,
                     status *st);
-    /* A pointer to the buffer's bytes in host memory, all earlier work done, or NULL where memory
-     * is the device's own (use download). */
+    /* A pointer to the buffer's 4-byte elements in host memory, all earlier work done, or NULL
+     * where memory is the device's own: then use download, or fetch. */
     const void *(*host)(backend *device, const buffer *memory);
+    /* As download, but may return before the copy is done: it reads what the work submitted so far
+     * leaves in `from`, and is over after `wait`. Later work that writes `from` waits for it. `to`
+     * lies in memory of host_create. Only where `host` gives NULL; NULL itself where it never
+     * does. */
+    int (*fetch)(backend *device, const buffer *from, size_t offset, void *to, size_t count,
+                 status *st);
+    int (*wait)(backend *device, status *st); /* for all work submitted so far, copies included */
+    int (*host_create)(backend *device, size_t bytes, void **out, status *st);
+    void (*host_free)(backend *device, void *memory); /* NULL allowed */
 
     int (*embed)(backend *device, const embed_args *args, status *st);
     int (*norm)(backend *device, const norm_args *args, status *st);
@@ -297,6 +320,10 @@ typedef struct kernels {
     /* The memory of a value [rows, width]: to be written (EMB, OUT) or, once made and until its
      * slot is used again, read. NULL for VALUE_NULL and VALUE_ZERO. */
     buffer *(*depth_storage)(depth *axis, size_t value);
+    /* Instead of writing depth_storage(value): EMB or OUT `value` is what `memory` [rows, width]
+     * holds, for this batch; from then on depth_storage gives `memory`. It is read until the last
+     * site that needs it, and not written. depth_made follows as usual. Not with `backward`. */
+    int (*depth_lend)(depth *axis, size_t value, buffer *memory, status *st);
     /* EMB or OUT `value` has been written: makes every ADD and SUB value that stands before the
      * next OUT in the plan, and caches the norms of what later sites read. */
     int (*depth_made)(depth *axis, size_t value, status *st);

@@ -190,7 +190,7 @@ static int run_batches(capture *c, status *st) {
             (rc = session_forward(c->run.session, &b, recorder_observer(c->recorder), st)) ||
             (c->run.limits.backward &&
              (rc = session_backward(c->run.session, &b, recorder_observer(c->recorder), st))) ||
-            (rc = recorder_commit(c->recorder, &b, c->run.offset, st)))
+            (rc = recorder_commit(c->recorder, &b, st)))
             return rc;
         for (size_t i = 0; i < b.layout.sequences; i++)
             tokens_hash_add(&c->tokens_hash, b.id + b.layout.start[i],

@@ -22,7 +22,6 @@ typedef struct scored {
 typedef struct evaluation {
     text_run run;
     scored *sequence; /* [run.sequences] */
-    size_t done;      /* sequences */
     int64_t reached;  /* stream offset of the first token not in any window so far */
     uint64_t nonfinite;
 } evaluation;
@@ -32,16 +31,16 @@ static int on_head(void *self, const batch *b, const head_view *view, status *st
     int64_t bos = token_source_bos(e->run.source) >= 0;
     for (size_t i = 0; i < b->layout.sequences; i++) {
         size_t first = b->layout.start[i], end = b->layout.start[i + 1];
-        scored *s = &e->sequence[e->done + i];
+        scored *s = &e->sequence[b->first + i];
         for (size_t row = first; row + 1 < end; row++) {
-            int64_t predicted = e->run.offset[i] + (int64_t)(row + 1 - first) - bos;
+            int64_t predicted = b->offset[i] + (int64_t)(row + 1 - first) - bos;
             if (predicted < e->reached)
                 continue;
             s->loss += view->loss[row];
             s->tokens++;
             e->nonfinite += isfinite(view->loss[row]) ? 0 : 1;
         }
-        e->reached = e->run.offset[i] + (int64_t)(end - first) - bos;
+        e->reached = b->offset[i] + (int64_t)(end - first) - bos;
     }
     if (!interrupt_pending())
         return DONE;
@@ -61,11 +60,10 @@ static int evaluate(evaluation *e, status *st) {
     while (!(rc = text_run_next(&e->run, &b, st)) && b.layout.sequences) {
         if ((rc = session_forward(e->run.session, &b, &watch, st)))
             break;
-        e->done += b.layout.sequences;
         progress_update(tokens += b.layout.rows, 0);
     }
     progress_end();
-    return rc;
+    return rc ? rc : session_finish(e->run.session, st);
 }
 
 /* Standard error of the token-weighted mean over sequences, the ratio estimator:

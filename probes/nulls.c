@@ -50,9 +50,9 @@ static const site_weights *weights_of(const model *m, size_t site) {
 
 static int upload_queries(const null_queries *nulls, const float *query, size_t count, size_t width,
                           site_alternatives *site, status *st) {
-    size_t bytes = count * width * sizeof *query;
-    if (nulls->k->buffer_create(nulls->device, bytes, &site->folded, st) ||
-        nulls->k->upload(nulls->device, site->folded, 0, query, bytes, st))
+    size_t elements = count * width;
+    if (nulls->k->buffer_create(nulls->device, BUFFER_EXACT, elements, &site->folded, st) ||
+        nulls->k->upload(nulls->device, site->folded, 0, query, elements, st))
         return FAILED;
     site->count = count;
     return DONE;
@@ -79,10 +79,9 @@ static int draw_site(calibration *c, const model *m, size_t site, uint64_t seed,
     const null_queries *nulls = c->nulls;
     const site_weights *weights = weights_of(m, site);
     size_t width = model_configuration(m)->width, slice = width / c->heads;
-    size_t bytes = width * sizeof *query;
     float *gain = query + width; /* until the directions take its place */
-    if (nulls->k->download(nulls->device, weights->query, 0, query, bytes, st) ||
-        nulls->k->download(nulls->device, weights->gain, 0, gain, bytes, st))
+    if (nulls->k->download(nulls->device, weights->query, 0, query, width, st) ||
+        nulls->k->download(nulls->device, weights->gain, 0, gain, width, st))
         return FAILED;
     for (size_t i = 0; i < width; i++)
         query[i] *= gain[i];
@@ -123,19 +122,20 @@ static int measure(calibration *c, text_run *run, size_t skip_first, status *st)
                             .on_site = on_site};
     int rc = DONE;
     for (size_t next = 0; next < c->nulls->sequences && !rc;) {
+        struct text_batch *m = &run->memory[run->turn ^= 1];
         size_t count = 0, length;
         uint64_t offset;
         for (; count < run->limits.sequences && next < c->nulls->sequences; count++, next++) {
             if (token_source_read(run->source, null_sequence_at(c->nulls, next),
-                                  run->id + run->start[count], &length, &offset, st))
+                                  m->id + m->start[count], &length, &offset, st))
                 return FAILED;
-            run->start[count + 1] = run->start[count] + length;
+            m->start[count + 1] = m->start[count] + length;
         }
-        const batch b = {{.sequences = count, .rows = run->start[count], .start = run->start},
-                         run->id};
+        const batch b = {.layout = {.sequences = count, .rows = m->start[count], .start = m->start},
+                         .id = m->id};
         rc = session_forward(run->session, &b, &watch, st);
     }
-    return rc;
+    return rc ? rc : session_finish(run->session, st);
 }
 
 /* The queries of a site that are recorded. */
@@ -144,8 +144,7 @@ static int finish_site(const calibration *c, size_t site, size_t width, float *q
     null_queries *nulls = c->nulls;
     size_t draws = nulls->draws, slice = width / c->heads;
     const double *own = c->variance + site * (1 + draws) * c->heads;
-    if (nulls->k->download(nulls->device, c->site[site].folded, width * sizeof *query, query,
-                           draws * width * sizeof *query, st))
+    if (nulls->k->download(nulls->device, c->site[site].folded, width, query, draws * width, st))
         return FAILED;
     memcpy(out, query, draws * width * sizeof *query);
     for (size_t r = 0; r < draws; r++)

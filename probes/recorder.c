@@ -308,9 +308,9 @@ static int put_sequence(recorder *r, const batch *b, size_t sequence, int64_t of
     return DONE;
 }
 
-int recorder_commit(recorder *r, const batch *b, const int64_t *offset, status *st) {
+int recorder_commit(recorder *r, const batch *b, status *st) {
     for (size_t i = 0; i < b->layout.sequences; i++)
-        if (put_sequence(r, b, i, offset[i], st))
+        if (put_sequence(r, b, i, b->offset[i], st))
             return FAILED;
     if (recording_writer_commit(r->writer, st))
         return FAILED;

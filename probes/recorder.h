@@ -5,7 +5,7 @@
  *         recording_writer_begin(writer, b.layout.sequences, st)
  *         session_forward(session, &b, recorder_observer(r), st)
  *         session_backward(session, &b, recorder_observer(r), st)     // plan->wants.gradients
- *         recorder_commit(r, &b, offsets, st)
+ *         recorder_commit(r, &b, st)
  *
  * Large tensors are written as they come by; small ones and the routing sums wait for the end of
  * the batch. Memory depends on the batch, not on the number of batches.
@@ -31,9 +31,9 @@ int recorder_add_nulls(recorder *r, const null_queries *nulls, status *st) MUST_
 
 const observer *recorder_observer(const recorder *r);
 
-/* Writes what waited and commits the batch. `offset` [sequences]: each sequence's place in its
- * stream. */
-int recorder_commit(recorder *r, const batch *b, const int64_t *offset, status *st) MUST_USE;
+/* Writes what waited and commits the batch, with b->offset as each sequence's place in its stream.
+ */
+int recorder_commit(recorder *r, const batch *b, status *st) MUST_USE;
 
 /* Over all committed batches. */
 typedef struct recorder_totals {

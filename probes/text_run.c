@@ -62,16 +62,23 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
     fit_memory(options, run);
     if (session_create(run->model, run->program, &run->limits, &run->session, st))
         return FAILED;
-    run->id = mem_array(run->limits.rows, sizeof *run->id, "token ids", st);
-    run->start = mem_array(run->limits.sequences + 1, sizeof *run->start, "sequences", st);
-    run->offset = mem_array(run->limits.sequences, sizeof *run->offset, "sequences", st);
-    return run->id && run->start && run->offset ? DONE : FAILED;
+    for (size_t i = 0; i < 2; i++) {
+        struct text_batch *m = &run->memory[i];
+        m->id = mem_array(run->limits.rows, sizeof *m->id, "token ids", st);
+        m->start = mem_array(run->limits.sequences + 1, sizeof *m->start, "sequences", st);
+        m->offset = mem_array(run->limits.sequences, sizeof *m->offset, "sequences", st);
+        if (!m->id || !m->start || !m->offset)
+            return FAILED;
+    }
+    return DONE;
 }
 
 void text_run_clear(text_run *run) {
-    free(run->id);
-    free(run->start);
-    free(run->offset);
+    for (size_t i = 0; i < 2; i++) {
+        free(run->memory[i].id);
+        free(run->memory[i].start);
+        free(run->memory[i].offset);
+    }
     session_free(run->session);
     depth_program_free(run->program);
     model_close(run->model);
@@ -84,16 +91,20 @@ int text_run_next(text_run *run, batch *b, status *st) {
         status_fail(st, "interrupted");
         return INTERRUPTED;
     }
-    size_t count = 0;
+    struct text_batch *m = &run->memory[run->turn ^= 1];
+    size_t count = 0, first = run->next;
     for (; count < run->limits.sequences && run->next < run->sequences; count++, run->next++) {
         size_t length;
         uint64_t offset;
-        if (token_source_read(run->source, run->next, run->id + run->start[count], &length, &offset,
+        if (token_source_read(run->source, run->next, m->id + m->start[count], &length, &offset,
                               st))
             return FAILED;
-        run->start[count + 1] = run->start[count] + length;
-        run->offset[count] = (int64_t)offset;
+        m->start[count + 1] = m->start[count] + length;
+        m->offset[count] = (int64_t)offset;
     }
-    *b = (batch){{.sequences = count, .rows = run->start[count], .start = run->start}, run->id};
+    *b = (batch){.layout = {.sequences = count, .rows = m->start[count], .start = m->start},
+                 .id = m->id,
+                 .first = first,
+                 .offset = m->offset};
     return DONE;
 }

@@ -52,11 +52,15 @@ typedef struct text_run {
     token_source *source;
     session *session;
     session_limits limits;
-    size_t sequences; /* in all */
-    size_t next;      /* first sequence of the next batch */
-    int32_t *id;      /* [limits.rows] of the current batch */
-    size_t *start;    /* [limits.sequences + 1] */
-    int64_t *offset;  /* [limits.sequences] of each sequence in its stream */
+    size_t sequences;    /* in all */
+    size_t next;         /* first sequence of the next batch */
+    struct text_batch {  /* of the current batch and the one before, in turn: results may come late
+                          */
+        int32_t *id;     /* [limits.rows] */
+        size_t *start;   /* [limits.sequences + 1] */
+        int64_t *offset; /* [limits.sequences] of each sequence in its stream */
+    } memory[2];
+    size_t turn;
 } text_run;
 
 /* Opens everything `options` name and says on stderr what computes. A batch is
@@ -66,8 +70,8 @@ typedef struct text_run {
 int text_run_open(const run_options *options, text_run *run, status *st) MUST_USE;
 void text_run_clear(text_run *run);
 
-/* The next sequences, in order; b->layout.sequences is 0 after the last. INTERRUPTED when a signal
- * came. */
+/* The next sequences, in order, valid until the call after the next; b->layout.sequences is 0 after
+ * the last. INTERRUPTED when a signal came. */
 int text_run_next(text_run *run, batch *b, status *st) MUST_USE;
 
 #endif

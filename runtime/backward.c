@@ -22,14 +22,14 @@ static int check_backward(const session *s, status *st) {
 int session_gradient(session *s, size_t param, float *out, status *st) {
     const model_param *p = model_param_at(s->model, param);
     const model_weights *w = model_tensors(s->model);
-    size_t count = p->rows * p->columns, bytes = count * sizeof(float);
-    if (check_backward(s, st) || s->k->download(s->device, gradient_of(s, p->memory),
-                                                p->offset * sizeof(float), out, bytes, st))
+    size_t count = p->rows * p->columns;
+    if (check_backward(s, st) ||
+        s->k->download(s->device, gradient_of(s, p->memory), p->offset, out, count, st))
         return FAILED;
     if (p->memory != w->embedding || w->head != w->embedding)
         return DONE;
     float *head = mem_array(count, sizeof *head, "gradient of the output head", st);
-    int rc = head ? s->k->download(s->device, s->head_gradient, 0, head, bytes, st) : FAILED;
+    int rc = head ? s->k->download(s->device, s->head_gradient, 0, head, count, st) : FAILED;
     for (size_t i = 0; !rc && i < count; i++)
         out[i] += head[i];
     free(head);
@@ -44,11 +44,11 @@ int session_gradient_clear(session *s, status *st) {
     if (check_backward(s, st))
         return FAILED;
     enum { PIECE = 1 << 16 };
-    char *zero = mem_array(PIECE, 1, "zeros", st);
+    float *zero = mem_array(PIECE, sizeof *zero, "zeros", st);
     int rc = zero ? DONE : FAILED;
     for (size_t i = 0; i < s->gradients; i++)
-        for (size_t at = 0; at < s->gradient[i].bytes && !rc; at += PIECE) {
-            size_t left = s->gradient[i].bytes - at;
+        for (size_t at = 0; at < s->gradient[i].elements && !rc; at += PIECE) {
+            size_t left = s->gradient[i].elements - at;
             rc = s->k->upload(s->device, s->gradient[i].sum, at, zero, left < PIECE ? left : PIECE,
                               st);
         }

@@ -316,3 +316,27 @@ void depth_program_free(depth_program *p) {
     free(p->source_name);
     free(p);
 }
+
+static bool same_value(const depth_value *a, const depth_value *b) {
+    return a->kind == b->kind && a->a == b->a && a->b == b->b;
+}
+
+static bool same_site(const depth_site *a, const depth_site *b) {
+    return a->base == b->base && a->sources == b->sources && a->edit == b->edit &&
+           (a->sources == 0 ||
+            memcmp(a->source, b->source, (size_t)a->sources * sizeof *a->source) == 0);
+}
+
+size_t depth_program_common(const depth_program *a, const depth_program *b) {
+    size_t count = 0, v = 0;
+    for (; count < a->sublayers && count < b->sublayers; count++) {
+        const depth_sublayer *x = &a->sublayer[count], *y = &b->sublayer[count];
+        if (x->index != y->index || x->out != y->out || a->plan.heads != b->plan.heads ||
+            !same_site(&a->plan.site[x->site], &b->plan.site[y->site]))
+            break;
+        for (; v <= (size_t)x->out; v++)
+            if (!same_value(&a->plan.value[v], &b->plan.value[v]))
+                return count;
+    }
+    return count;
+}

@@ -69,4 +69,8 @@ int depth_program_build(const model_config *config, const removed_set *removed, 
                         status *st) MUST_USE;
 void depth_program_free(depth_program *program); /* NULL allowed */
 
+/* How many of the sublayers that run first are the same in both: they read the same values in the
+ * same way and make the same. */
+size_t depth_program_common(const depth_program *a, const depth_program *b);
+
 #endif

@@ -5,26 +5,27 @@
 
 /* ---- observing ---- */
 
-/* The device buffer of a result, at least `bytes` long; NULL with `st` filled without memory. */
-static buffer *seen_device(session *s, observed what, size_t bytes, status *st) {
+/* The device buffer of a result, at least `elements` long; NULL with `st` filled without memory. */
+static buffer *seen_device(session *s, observed what, size_t elements, status *st) {
     seen *slot = &s->seen[what];
-    if (slot->device_bytes < bytes) {
+    if (slot->device_elements < elements) {
         s->k->buffer_free(s->device, slot->device);
         slot->device = NULL;
-        slot->device_bytes = 0;
-        if (s->k->buffer_create(s->device, bytes, &slot->device, st))
+        slot->device_elements = 0;
+        if (s->k->buffer_create(s->device, BUFFER_EXACT, elements, &slot->device, st))
             return NULL;
-        slot->device_bytes = bytes;
+        slot->device_elements = elements;
     }
     return slot->device;
 }
 
-/* The first `bytes` of `from` in host memory: the backend's own where the host can read it. */
-static const void *seen_host(session *s, observed what, const buffer *from, size_t bytes,
+/* The first `elements` of `from` in host memory: the backend's own where the host can read it. */
+static const void *seen_host(session *s, observed what, const buffer *from, size_t elements,
                              status *st) {
     const void *direct = s->k->host(s->device, from);
     if (direct)
         return direct;
+    const size_t bytes = elements * sizeof(float);
     seen *slot = &s->seen[what];
     if (slot->host_bytes < bytes) {
         free(slot->host);
@@ -33,12 +34,12 @@ static const void *seen_host(session *s, observed what, const buffer *from, size
             return NULL;
         slot->host_bytes = bytes;
     }
-    return s->k->download(s->device, from, 0, slot->host, bytes, st) ? NULL : slot->host;
+    return s->k->download(s->device, from, 0, slot->host, elements, st) ? NULL : slot->host;
 }
 
 static int fetch(session *s, observed what, const buffer *from, size_t elements, const float **out,
                  status *st) {
-    *out = seen_host(s, what, from, elements * sizeof(float), st);
+    *out = seen_host(s, what, from, elements, st);
     return *out ? DONE : FAILED;
 }
 
@@ -46,8 +47,7 @@ int session_measure(session *s, size_t rows, const buffer *from, const observed 
                     const void *out[4], status *st) {
     buffer *device[4] = {NULL};
     for (size_t i = 0; i < 4; i++)
-        if (what[i] != SEEN_COUNT &&
-            !(device[i] = seen_device(s, what[i], rows * sizeof(float), st)))
+        if (what[i] != SEEN_COUNT && !(device[i] = seen_device(s, what[i], rows, st)))
             return FAILED;
     magnitude_args args = {.rows = rows,
                            .width = s->program->plan.width,
@@ -59,7 +59,7 @@ int session_measure(session *s, size_t rows, const buffer *from, const observed 
     if (s->k->magnitude(s->device, &args, st))
         return FAILED;
     for (size_t i = 0; i < 4; i++)
-        if (device[i] && !(out[i] = seen_host(s, what[i], device[i], rows * sizeof(float), st)))
+        if (device[i] && !(out[i] = seen_host(s, what[i], device[i], rows, st)))
             return FAILED;
     return DONE;
 }
@@ -151,7 +151,7 @@ static int fetch_attention(session *s, const batch *b, const observer *watch, si
     }
     if (watch->pattern && watch->pattern[layer]) {
         const seen *pattern = &s->seen[SEEN_PATTERN];
-        return fetch(s, SEEN_PATTERN, pattern->device, pattern->device_bytes / sizeof(float),
+        return fetch(s, SEEN_PATTERN, pattern->device, pattern->device_elements,
                      &view->attention_pattern, st);
     }
     return DONE;
@@ -197,8 +197,8 @@ static int read_site(session *s, const batch *b, const observer *watch, size_t i
     size_t sources = (size_t)plan->site[index].sources;
     buffer *weights = NULL;
     if (watch && watch->weights && sources > 0) {
-        size_t bytes = s->limits.rows * plan->heads * s->most_sources * sizeof(float);
-        if (!(weights = seen_device(s, SEEN_WEIGHTS, bytes, st)))
+        size_t elements = s->limits.rows * plan->heads * s->most_sources;
+        if (!(weights = seen_device(s, SEEN_WEIGHTS, elements, st)))
             return FAILED;
     }
     depth_read_args args = {.site = index, .in = in, .weights = weights};
@@ -241,10 +241,10 @@ static int attention(session *s, const batch *b, const observer *watch,
     const model_config *c = model_configuration(s->model);
     const layer_weights *w = &model_tensors(s->model)->layer[sublayer->layer];
     size_t heads_width = c->query_heads * c->head_dim;
-    size_t extras = s->limits.rows * c->query_heads * sizeof(float), pattern = 0;
+    size_t extras = s->limits.rows * c->query_heads, pattern = 0;
     for (size_t i = 0; i < b->layout.sequences; i++) {
         size_t length = b->layout.start[i + 1] - b->layout.start[i];
-        pattern += c->query_heads * length * length * sizeof(float);
+        pattern += c->query_heads * length * length;
     }
     linear_args project = {&b->layout,   c->width, heads_width + 2 * c->kv_heads * c->head_dim,
                            at->normed,   w->qkv,   w->qkv_bias,
@@ -302,9 +302,8 @@ static int run_head(session *s, const batch *b, const observer *watch, const ste
     const model_config *c = model_configuration(s->model);
     const model_weights *w = model_tensors(s->model);
     size_t rows = b->layout.rows, all = rows * c->vocabulary;
-    buffer *loss = seen_device(s, SEEN_LOSS, s->limits.rows * sizeof(float), st), *logits = NULL;
-    if (!loss || (watch && watch->logits &&
-                  !(logits = seen_device(s, SEEN_LOGITS, all * sizeof(float), st))))
+    buffer *loss = seen_device(s, SEEN_LOSS, s->limits.rows, st), *logits = NULL;
+    if (!loss || (watch && watch->logits && !(logits = seen_device(s, SEEN_LOGITS, all, st))))
         return FAILED;
     head_args head = {.layout = &b->layout,
                       .width = c->width,
@@ -354,9 +353,36 @@ static int check_batch(session *s, const batch *b, status *st) {
     return DONE;
 }
 
-int session_forward(session *s, const batch *b, const observer *watch, status *st) {
+/* Values that `base` has made: the embedding and the outputs of the first sublayers. */
+static int lend_values(session *s, session *base, size_t sublayers, status *st) {
     const depth_program *p = s->program;
+    for (size_t i = 0; i <= sublayers; i++) {
+        const size_t value = (size_t)(i == 0 ? p->emb : p->sublayer[i - 1].out);
+        if (s->k->depth_lend(s->axis, value, s->k->depth_storage(base->axis, value), st) ||
+            s->k->depth_made(s->axis, value, st))
+            return FAILED;
+    }
+    return DONE;
+}
+
+static int make_embedding(session *s, const batch *b, status *st) {
     const model_config *c = model_configuration(s->model);
+    const size_t emb = (size_t)s->program->emb;
+    embed_args embed = {.rows = b->layout.rows,
+                        .width = c->width,
+                        .vocabulary = c->vocabulary,
+                        .table = model_tensors(s->model)->embedding,
+                        .id = s->id,
+                        .out = s->k->depth_storage(s->axis, emb)};
+    if (s->k->embed(s->device, &embed, st))
+        return FAILED;
+    return s->k->depth_made(s->axis, emb, st);
+}
+
+/* `base` NULL: from the embedding on. */
+static int run_batch(session *s, session *base, size_t first, const batch *b, const observer *watch,
+                     status *st) {
+    const depth_program *p = s->program;
     size_t rows = b->layout.rows;
     s->ready_rows = 0;
     if (check_batch(s, b, st))
@@ -364,21 +390,13 @@ int session_forward(session *s, const batch *b, const observer *watch, status *s
     depth_wants wants = {0};
     if (watch)
         wants = (depth_wants){watch->routing_sums, watch->routing_pairs, watch->skip_first};
-    embed_args embed = {.rows = rows,
-                        .width = c->width,
-                        .vocabulary = c->vocabulary,
-                        .table = model_tensors(s->model)->embedding,
-                        .id = s->id,
-                        .out = NULL};
-    if (s->k->upload(s->device, s->id, 0, b->id, rows * sizeof(int32_t), st) ||
-        s->k->upload(s->device, s->target, 0, s->host_target, rows * sizeof(int32_t), st) ||
-        s->k->depth_begin(s->axis, &b->layout, &wants, st))
-        return FAILED;
-    embed.out = s->k->depth_storage(s->axis, (size_t)p->emb);
-    if (s->k->embed(s->device, &embed, st) || s->k->depth_made(s->axis, (size_t)p->emb, st))
+    if (s->k->upload(s->device, s->id, 0, b->id, rows, st) ||
+        s->k->upload(s->device, s->target, 0, s->host_target, rows, st) ||
+        s->k->depth_begin(s->axis, &b->layout, &wants, st) ||
+        (base ? lend_values(s, base, first, st) : make_embedding(s, b, st)))
         return FAILED;
     int rc = DONE;
-    for (size_t i = 0; i < p->sublayers && !rc; i++)
+    for (size_t i = first; i < p->sublayers && !rc; i++)
         rc = run_sublayer(s, b, watch, &p->sublayer[i], &s->steps[i], st);
     const steps *last = &s->steps[p->sublayers];
     if (!rc)
@@ -388,4 +406,25 @@ int session_forward(session *s, const batch *b, const observer *watch, status *s
     if (!rc)
         s->ready_rows = rows;
     return rc;
+}
+
+int session_forward(session *s, const batch *b, const observer *watch, status *st) {
+    return run_batch(s, NULL, 0, b, watch, st);
+}
+
+int session_resume(session *s, session *base, size_t sublayers, const batch *b,
+                   const observer *watch, status *st) {
+    if (s == base || s->limits.backward || !base->limits.keep ||
+        base->ready_rows != b->layout.rows ||
+        sublayers > depth_program_common(s->program, base->program))
+        return status_fail(st,
+                           "session: cannot resume after %zu sublayers of a pass that kept %zu "
+                           "tokens and has %zu sublayers in common",
+                           sublayers, base->limits.keep ? base->ready_rows : 0,
+                           depth_program_common(s->program, base->program));
+    return run_batch(s, base, sublayers, b, watch, st);
+}
+
+int session_finish(session *s, status *st) {
+    return s->k->wait(s->device, st);
 }

@@ -33,9 +33,9 @@ static void count_nonfinite(const float *value, size_t count, size_t first, nonf
     }
 }
 
-static int new_buffer(model *m, size_t elements, buffer **out, status *st) {
-    if (m->k->buffer_create(m->device, elements * sizeof(float), out, st))
-        return status_prefix(st, "%s: %zu bytes of weights", m->path, elements * sizeof(float));
+static int new_buffer(model *m, buffer_kind kind, size_t elements, buffer **out, status *st) {
+    if (m->k->buffer_create(m->device, kind, elements, out, st))
+        return status_prefix(st, "%s: %zu weights", m->path, elements);
     m->owned[m->owned_count++] = *out;
     return DONE;
 }
@@ -47,8 +47,7 @@ static int read_tensor(model *m, const tensor_info *t, buffer *to, size_t offset
         if (checkpoint_read_part(m->weights_file, t, at, count, piece, st))
             return FAILED;
         count_nonfinite(piece, count, at, found);
-        if (m->k->upload(m->device, to, (offset + at) * sizeof(float), piece, count * sizeof(float),
-                         st))
+        if (m->k->upload(m->device, to, offset + at, piece, count, st))
             return FAILED;
     }
     return DONE;
@@ -71,7 +70,9 @@ static int read_all(model *m, float *piece, status *st) {
         const wanted *w = &m->wanted[i];
         const tensor_info *t = checkpoint_find(m->weights_file, w->name);
         nonfinite found = {0};
-        if (w->offset == 0 && new_buffer(m, w->total, &memory, st))
+        const buffer_kind kind =
+            w->columns > 1 && w->total > w->columns ? BUFFER_REAL : BUFFER_EXACT;
+        if (w->offset == 0 && new_buffer(m, kind, w->total, &memory, st))
             return FAILED;
         if (w->memory)
             *w->memory = memory;
@@ -137,19 +138,19 @@ static int load_rope(model *m, float *piece, status *st) {
     double *frequency = mem_array(half, sizeof *frequency, "rotary frequencies", st);
     int rc = frequency ? DONE : FAILED;
     if (!rc)
-        rc = new_buffer(m, rows * half, &m->weights.rope_cosine, st);
+        rc = new_buffer(m, BUFFER_EXACT, rows * half, &m->weights.rope_cosine, st);
     if (!rc)
-        rc = new_buffer(m, rows * half, &m->weights.rope_sine, st);
+        rc = new_buffer(m, BUFFER_EXACT, rows * half, &m->weights.rope_sine, st);
     if (!rc)
         rope_frequencies(&m->config.rope, m->config.head_dim, frequency);
     for (size_t at = 0; at < rows && !rc; at += step) {
         size_t count = rows - at < step ? rows - at : step;
-        size_t offset = at * half * sizeof(float), bytes = count * half * sizeof(float);
+        size_t offset = at * half, elements = count * half;
         rope_table(frequency, half, at, count, piece, piece + PIECE / 2);
-        rc = m->k->upload(m->device, m->weights.rope_cosine, offset, piece, bytes, st);
+        rc = m->k->upload(m->device, m->weights.rope_cosine, offset, piece, elements, st);
         if (!rc)
-            rc =
-                m->k->upload(m->device, m->weights.rope_sine, offset, piece + PIECE / 2, bytes, st);
+            rc = m->k->upload(m->device, m->weights.rope_sine, offset, piece + PIECE / 2, elements,
+                              st);
     }
     free(frequency);
     return rc;

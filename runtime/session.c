@@ -26,10 +26,10 @@ static step_widths widest(const model_config *c) {
 /* ---- forecast ---- */
 
 /* Floats of a row that the depth axis takes. */
-static size_t depth_columns(const depth_program *program, bool backward) {
+static size_t depth_columns(const depth_program *program, bool own_slots, bool backward) {
     const depth_plan *plan = &program->plan;
     size_t most = 0;
-    size_t columns = (backward ? plan->values : plan->slots) * plan->width;
+    size_t columns = (own_slots ? plan->values : plan->slots) * plan->width;
     columns += (plan->values + 1) * (1 + plan->heads);
     for (size_t i = 0; i < plan->sites; i++) {
         const depth_site *site = &plan->site[i];
@@ -48,7 +48,8 @@ size_t session_bytes(const model *m, const depth_program *program, const session
     const model_config *c = model_configuration(m);
     step_widths most = widest(c);
     size_t shared = 2 * c->width + most.projected + most.inner, floats = 0;
-    size_t row = 2 + depth_columns(program, limits->backward) + shared;
+    size_t row =
+        2 + depth_columns(program, limits->backward || limits->keep, limits->backward) + shared;
     for (size_t k = 0; limits->backward && k < program->sublayers; k++) {
         step_widths w = widths_of(c, program->sublayer[k].kind);
         row += 2 * c->width + w.projected + w.rotated + w.inner;
@@ -64,12 +65,12 @@ size_t session_bytes(const model *m, const depth_program *program, const session
 
 /* ---- making ---- */
 
-static int own(session *s, size_t columns, buffer **out, status *st) {
-    size_t bytes;
-    if (__builtin_mul_overflow(s->limits.rows, columns * sizeof(float), &bytes))
+static int own(session *s, buffer_kind kind, size_t columns, buffer **out, status *st) {
+    size_t elements;
+    if (__builtin_mul_overflow(s->limits.rows, columns, &elements))
         return status_fail(st, "session: %zu rows of %zu values are too many", s->limits.rows,
                            columns);
-    if (s->k->buffer_create(s->device, bytes, out, st))
+    if (s->k->buffer_create(s->device, kind, elements, out, st))
         return FAILED;
     s->owned[s->owned_count++] = *out;
     return DONE;
@@ -77,12 +78,12 @@ static int own(session *s, size_t columns, buffer **out, status *st) {
 
 static int own_steps(session *s, step_widths w, steps *at, status *st) {
     size_t width = model_configuration(s->model)->width;
-    if (own(s, width, &at->in, st) || own(s, width, &at->normed, st) ||
-        (w.projected && own(s, w.projected, &at->projected, st)) ||
-        (w.inner && own(s, w.inner, &at->inner, st)))
+    if (own(s, BUFFER_REAL, width, &at->in, st) || own(s, BUFFER_REAL, width, &at->normed, st) ||
+        (w.projected && own(s, BUFFER_REAL, w.projected, &at->projected, st)) ||
+        (w.inner && own(s, BUFFER_REAL, w.inner, &at->inner, st)))
         return FAILED;
     at->rotated = at->projected;
-    return w.rotated ? own(s, w.rotated, &at->rotated, st) : DONE;
+    return w.rotated ? own(s, BUFFER_REAL, w.rotated, &at->rotated, st) : DONE;
 }
 
 /* One gradient for each buffer of weights: parameters that are fused follow one another. */
@@ -94,15 +95,15 @@ static int own_gradients(session *s, status *st) {
         const model_param *p = model_param_at(s->model, i);
         if (p->offset == 0)
             s->gradient[s->gradients++] = (weight_gradient){.weight = p->memory};
-        s->gradient[s->gradients - 1].bytes += p->rows * p->columns * sizeof(float);
+        s->gradient[s->gradients - 1].elements += p->rows * p->columns;
     }
     const model_weights *w = model_tensors(s->model);
     bool tied = w->head == w->embedding;
     if (tied) /* found by no weight: see head_gradient */
-        s->gradient[s->gradients++] = (weight_gradient){.bytes = s->gradient[0].bytes};
+        s->gradient[s->gradients++] = (weight_gradient){.elements = s->gradient[0].elements};
     for (size_t i = 0; i < s->gradients; i++) {
         weight_gradient *g = &s->gradient[i];
-        if (s->k->buffer_create(s->device, g->bytes, &g->sum, st))
+        if (s->k->buffer_create(s->device, BUFFER_EXACT, g->elements, &g->sum, st))
             return FAILED;
         s->owned[s->owned_count++] = g->sum;
         if (g->weight == (tied ? NULL : w->head))
@@ -119,8 +120,9 @@ static int own_backward(session *s, status *st) {
         if (own_steps(s, widths_of(c, p->sublayer[k].kind), &s->steps[k], st))
             return FAILED;
     if (own_steps(s, (step_widths){0}, &s->steps[p->sublayers], st) ||
-        own(s, c->width, &s->d_normed, st) || own(s, most.projected, &s->d_projected, st) ||
-        own(s, most.inner, &s->d_inner, st) ||
+        own(s, BUFFER_REAL, c->width, &s->d_normed, st) ||
+        own(s, BUFFER_REAL, most.projected, &s->d_projected, st) ||
+        own(s, BUFFER_REAL, most.inner, &s->d_inner, st) ||
         !(s->l2 = mem_array(s->limits.rows, sizeof *s->l2, "session", st)))
         return FAILED;
     return own_gradients(s, st);
@@ -130,17 +132,33 @@ static int own_shared(session *s, status *st) {
     steps all = {0};
     if (own_steps(s, widest(model_configuration(s->model)), &all, st))
         return FAILED;
-    for (size_t k = 0; k <= s->program->sublayers; k++)
+    for (size_t k = 0; k <= 2 * model_configuration(s->model)->layers; k++)
         s->steps[k] = all;
     return DONE;
+}
+
+/* The depth axis of the session's program. */
+static int make_axis(session *s, status *st) {
+    const depth_plan *plan = &s->program->plan;
+    s->most_sources = 0;
+    for (size_t i = 0; i < plan->sites; i++)
+        s->most_sources = larger(s->most_sources, (size_t)plan->site[i].sources);
+    depth_options options = {.plan = plan,
+                             .weights = s->site,
+                             .max_rows = s->limits.rows,
+                             .max_sequences = s->limits.sequences,
+                             .backward = s->limits.backward,
+                             .keep = s->limits.keep};
+    return s->k->depth_create(s->device, &options, &s->axis, st);
 }
 
 static int make(session *s, status *st) {
     const depth_plan *plan = &s->program->plan;
     const model_weights *weights = model_tensors(s->model);
-    size_t buffers = 2 + 5 * (s->program->sublayers + 1) + 3 + model_params(s->model) + 1;
+    const size_t sublayers = 2 * model_configuration(s->model)->layers; /* of any program */
+    size_t buffers = 2 + 5 * (sublayers + 1) + 3 + model_params(s->model) + 1;
     s->owned = mem_array(buffers, sizeof *s->owned, "session", st);
-    s->steps = mem_array(s->program->sublayers + 1, sizeof *s->steps, "session", st);
+    s->steps = mem_array(sublayers + 1, sizeof *s->steps, "session", st);
     s->site = mem_array(plan->sites, sizeof *s->site, "session", st);
     s->host_target = mem_array(s->limits.rows, sizeof *s->host_target, "session", st);
     if (!s->owned || !s->steps || !s->site || !s->host_target)
@@ -149,17 +167,20 @@ static int make(session *s, status *st) {
         s->site[i] = i % 2 == SUBLAYER_ATTN ? weights->layer[i / 2].attn_site
                                             : weights->layer[i / 2].mlp_site;
     s->site[plan->sites - 1] = weights->final_site;
-    for (size_t i = 0; i < plan->sites; i++)
-        s->most_sources = larger(s->most_sources, (size_t)plan->site[i].sources);
-    depth_options options = {.plan = plan,
-                             .weights = s->site,
-                             .max_rows = s->limits.rows,
-                             .max_sequences = s->limits.sequences,
-                             .backward = s->limits.backward};
-    if (own(s, 1, &s->id, st) || own(s, 1, &s->target, st) ||
+    if (own(s, BUFFER_EXACT, 1, &s->id, st) || own(s, BUFFER_EXACT, 1, &s->target, st) ||
         (s->limits.backward ? own_backward(s, st) : own_shared(s, st)))
         return FAILED;
-    return s->k->depth_create(s->device, &options, &s->axis, st);
+    return make_axis(s, st);
+}
+
+int session_use(session *s, const depth_program *program, status *st) {
+    if (s->limits.backward)
+        return status_fail(st, "session: made for backward, it keeps its program");
+    s->k->depth_free(s->axis);
+    s->axis = NULL;
+    s->program = program;
+    s->ready_rows = 0;
+    return make_axis(s, st);
 }
 
 int session_create(const model *m, const depth_program *program, const session_limits *limits,

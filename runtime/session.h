@@ -24,11 +24,15 @@ typedef struct session_limits {
     size_t sequences; /* in a batch, at most */
     size_t longest;   /* tokens in a sequence, at most */
     bool backward;    /* session_backward will be called: activations are kept, gradients summed */
+    bool keep;        /* every sublayer's output is kept, for session_resume of another session */
 } session_limits;
 
 typedef struct batch {
     batch_layout layout;
     const int32_t *id; /* [rows] */
+    /* For observers; the session does not read them. */
+    size_t first;          /* number of the batch's first sequence in the whole run */
+    const int64_t *offset; /* [sequences] where each begins in the stream of tokens, or NULL */
 } batch;
 
 /* Everything below is host memory, valid during the call, rows as in the batch's layout. A pointer
@@ -113,6 +117,25 @@ size_t session_bytes(const model *m, const depth_program *program, const session
 /* Runs one batch. Token ids are checked against the vocabulary (the error names the position).
  * `watch` may be NULL. */
 int session_forward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
+
+/* Results may reach the observer later than the pass they belong to, in order, while the device
+ * runs the next batch: all have when this returns, and the batch's memory must stay until then or
+ * until the call after the next. */
+int session_finish(session *s, status *st) MUST_USE;
+
+/* ---- other programs of the same model ---- */
+
+/* The session runs `program` from now on, which must outlive it or the next call. Not with
+ * backward. */
+int session_use(session *s, const depth_program *program, status *st) MUST_USE;
+
+/* Runs the batch that `base` (limits.keep, same model, another session) ran last, without computing
+ * again what the two programs have in common: the first `sublayers` that run, at most
+ * depth_program_common. Their outputs are read from `base`, which must not run meanwhile. The
+ * observer sees only sites and sublayers after them. What is computed has the bits of
+ * session_forward. */
+int session_resume(session *s, session *base, size_t sublayers, const batch *b,
+                   const observer *watch, status *st) MUST_USE;
 
 /* ---- backward ---- */
 

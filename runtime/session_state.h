@@ -31,7 +31,7 @@ typedef enum observed {
 
 typedef struct seen {
     buffer *device;
-    size_t device_bytes;
+    size_t device_elements;
     void *host;
     size_t host_bytes;
 } seen;
@@ -50,7 +50,7 @@ typedef struct steps {
 typedef struct weight_gradient {
     const buffer *weight;
     buffer *sum;
-    size_t bytes;
+    size_t elements;
 } weight_gradient;
 
 struct session {
@@ -66,7 +66,7 @@ struct session {
     size_t owned_count;
     buffer *id;               /* [rows] int32 */
     buffer *target;           /* [rows] int32: the next token, -1 at a sequence's end */
-    steps *steps;             /* [program->sublayers + 1] in running order, the final norm last */
+    steps *steps;             /* [2 * layers + 1] in running order, the final norm after them */
     int32_t *host_target;     /* [rows] */
     double *sums;             /* [sequences, most routing sums] */
     size_t sums_count;        /* doubles in `sums` */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_THREADS = 64 }; /* OpenBLAS is built for a fixed number of callers */
 
@@ -125,9 +126,24 @@ int cpu_dimension(size_t value, const char *what, status *st) {
     return DONE;
 }
 
-static int cpu_buffer_create(backend *device, size_t bytes, buffer **out, status *st) {
+static size_t cpu_real_size(const backend *device) {
     (void)device;
+    return sizeof(float);
+}
+
+static size_t cpu_memory_left(backend *device) {
+    (void)device;
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static int cpu_buffer_create(backend *device, buffer_kind kind, size_t elements, buffer **out,
+                             status *st) {
+    (void)device;
+    (void)kind;
     *out = NULL;
+    size_t bytes;
+    if (__builtin_mul_overflow(elements, sizeof(float), &bytes))
+        return status_fail(st, "buffer: %zu elements are too many", elements);
     buffer *made = mem_array(1, sizeof *made, "buffer", st);
     if (!made)
         return FAILED;
@@ -148,31 +164,49 @@ static void cpu_buffer_free(backend *device, buffer *memory) {
     free(memory);
 }
 
-static int range_check(const buffer *memory, size_t offset, size_t bytes, status *st) {
-    if (offset > memory->bytes || bytes > memory->bytes - offset)
-        return status_fail(st, "copy of %zu bytes at %zu: the buffer has %zu", bytes, offset,
-                           memory->bytes);
+static int range_check(const buffer *memory, size_t offset, size_t count, status *st) {
+    const size_t elements = memory->bytes / sizeof(float);
+    if (offset > elements || count > elements - offset)
+        return status_fail(st, "copy of %zu elements at %zu: the buffer has %zu", count, offset,
+                           elements);
     return DONE;
 }
 
-static int cpu_upload(backend *device, buffer *to, size_t offset, const void *from, size_t bytes,
+static int cpu_upload(backend *device, buffer *to, size_t offset, const void *from, size_t count,
                       status *st) {
     (void)device;
-    if (range_check(to, offset, bytes, st))
+    if (range_check(to, offset, count, st))
         return FAILED;
-    if (bytes)
-        memcpy((char *)to->data + offset, from, bytes);
+    if (count)
+        memcpy((float *)to->data + offset, from, count * sizeof(float));
     return DONE;
 }
 
-static int cpu_download(backend *device, const buffer *from, size_t offset, void *to, size_t bytes,
+static int cpu_download(backend *device, const buffer *from, size_t offset, void *to, size_t count,
                         status *st) {
     (void)device;
-    if (range_check(from, offset, bytes, st))
+    if (range_check(from, offset, count, st))
         return FAILED;
-    if (bytes)
-        memcpy(to, (const char *)from->data + offset, bytes);
+    if (count)
+        memcpy(to, (const float *)from->data + offset, count * sizeof(float));
     return DONE;
+}
+
+static int cpu_wait(backend *device, status *st) {
+    (void)device;
+    (void)st;
+    return DONE;
+}
+
+static int cpu_host_create(backend *device, size_t bytes, void **out, status *st) {
+    (void)device;
+    *out = mem_array(bytes, 1, "host memory", st);
+    return *out ? DONE : FAILED;
+}
+
+static void cpu_host_free(backend *device, void *memory) {
+    (void)device;
+    free(memory);
 }
 
 static const void *cpu_host(backend *device, const buffer *memory) {
@@ -187,11 +221,16 @@ const kernels kernels_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
+    .real_size = cpu_real_size,
+    .memory_left = cpu_memory_left,
     .buffer_create = cpu_buffer_create,
     .buffer_free = cpu_buffer_free,
     .upload = cpu_upload,
     .download = cpu_download,
     .host = cpu_host,
+    .wait = cpu_wait,
+    .host_create = cpu_host_create,
+    .host_free = cpu_host_free,
     .embed = cpu_embed,
     .norm = cpu_norm,
     .linear = cpu_linear,
@@ -204,6 +243,7 @@ const kernels kernels_cpu = {
     .depth_free = cpu_depth_free,
     .depth_begin = cpu_depth_begin,
     .depth_storage = cpu_depth_storage,
+    .depth_lend = cpu_depth_lend,
     .depth_made = cpu_depth_made,
     .depth_read = cpu_depth_read,
     .depth_sums = cpu_depth_sums,

@@ -93,6 +93,7 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
 void cpu_depth_free(depth *axis);
 int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *wants, status *st);
 buffer *cpu_depth_storage(depth *axis, size_t value);
+int cpu_depth_lend(depth *axis, size_t value, buffer *memory, status *st);
 int cpu_depth_made(depth *axis, size_t value, status *st);
 int cpu_depth_read(depth *axis, const depth_read_args *args, status *st);
 int cpu_depth_sums(depth *axis, size_t site, double *sums, status *st);

@@ -143,11 +143,12 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
     axis->max_rows = options->max_rows;
     axis->max_sequences = options->max_sequences;
     axis->backward = options->backward;
-    axis->slots = options->backward ? plan->values : plan->slots;
-    size_t bytes;
+    axis->own_slots = options->backward || options->keep;
+    axis->slots = axis->own_slots ? plan->values : plan->slots;
+    size_t elements;
     if (check_values(plan, st))
         goto failed;
-    if (__builtin_mul_overflow(options->max_rows, plan->width * sizeof(float), &bytes)) {
+    if (__builtin_mul_overflow(options->max_rows, plan->width, &elements)) {
         status_fail(st, "depth axis: %zu rows of width %zu are too many", options->max_rows,
                     plan->width);
         goto failed;
@@ -161,8 +162,8 @@ int cpu_depth_create(backend *device, const depth_options *options, depth **out,
     if (!axis->slot || !axis->holds || !axis->value || !axis->site || !axis->zero || !axis->start)
         goto failed;
     for (size_t i = 0; i < axis->slots; i++)
-        if ((!axis->backward || cpu_depth_slot(axis, i) >= 0) &&
-            kernels_cpu.buffer_create(device, bytes, &axis->slot[i], st))
+        if ((!axis->own_slots || cpu_depth_slot(axis, i) >= 0) &&
+            kernels_cpu.buffer_create(device, BUFFER_REAL, elements, &axis->slot[i], st))
             goto failed;
     for (size_t s = 0; s < plan->sites; s++)
         if (create_site(axis, s, &options->weights[s], st))
@@ -235,6 +236,11 @@ int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *
         axis->holds[i] = NO_VALUE;
     for (size_t s = 0; s < axis->plan->sites; s++)
         axis->site[s].read = false;
+    for (size_t v = 0; v < axis->plan->values; v++)
+        if (axis->value[v].lent) {
+            axis->value[v].lent = NULL;
+            axis->value[v].row = floats(cpu_depth_storage(axis, v));
+        }
     if (axis->backward)
         cpu_depth_back_begin(axis);
     return axis->wants.sums ? begin_sums(axis, st) : DONE;
@@ -242,7 +248,19 @@ int cpu_depth_begin(depth *axis, const batch_layout *layout, const depth_wants *
 
 buffer *cpu_depth_storage(depth *axis, size_t value) {
     const int slot = cpu_depth_slot(axis, value);
-    return slot < 0 ? NULL : axis->slot[slot];
+    return axis->value[value].lent ? axis->value[value].lent : slot < 0 ? NULL : axis->slot[slot];
+}
+
+int cpu_depth_lend(depth *axis, size_t value, buffer *memory, status *st) {
+    const depth_plan *plan = axis->plan;
+    if (value >= plan->values || axis->backward ||
+        (plan->value[value].kind != VALUE_EMB && plan->value[value].kind != VALUE_OUT))
+        return status_fail(st, "depth axis: value %zu cannot be lent", value);
+    if (cpu_holds(memory, axis->layout.rows, plan->width, "depth: lent value", st))
+        return FAILED;
+    axis->value[value].lent = memory;
+    axis->value[value].row = floats(memory);
+    return DONE;
 }
 
 CLONES void cpu_depth_cache(const depth *axis, value_state *value, size_t first, size_t rows) {

@@ -9,6 +9,7 @@
  * rms[r * step], inverse_rms[r * step] and norm[r * step * heads]. A value that is the same for
  * every token (NULL, ZERO) has stride = step = 0 and one cached row. */
 typedef struct value_state {
+    buffer *lent; /* memory of the caller's that holds it in this batch, or NULL */
     bool source;  /* some site reads it as a source: its norms are cached */
     size_t index; /* its number among the sources, for the table of pairs */
     const float *row;
@@ -53,7 +54,8 @@ struct depth {
     const depth_plan *plan;
     size_t max_rows, max_sequences;
     bool backward;
-    size_t slots;       /* the plan's; backward: one for each value */
+    bool own_slots;     /* a slot for each value: backward, or asked for */
+    size_t slots;       /* the plan's, or one for each value */
     buffer **slot;      /* [slots] of [max_rows, width]; NULL where none is needed */
     int *holds;         /* [slots] the value made there last in this batch, or NO_VALUE */
     value_state *value; /* [plan->values] */
@@ -84,7 +86,7 @@ void cpu_depth_cache(const depth *axis, value_state *value, size_t first, size_t
 /* The slot of a value; -1: none (NULL, ZERO). */
 static inline int cpu_depth_slot(const depth *axis, size_t value) {
     const int slot = axis->plan->value[value].slot;
-    return slot >= 0 && axis->backward ? (int)value : slot;
+    return slot >= 0 && axis->own_slots ? (int)value : slot;
 }
 
 /* Whether a value is made and still in its slot. */

@@ -20,7 +20,7 @@ static bool is_vector(const depth_site *planned) {
 static int keep_site(depth *axis, size_t s, status *st) {
     const depth_site *planned = &axis->plan->site[s];
     const size_t width = axis->plan->width, heads = axis->plan->heads, rows = axis->max_rows;
-    const size_t bytes = rows * width * sizeof(float);
+    const size_t elements = rows * width;
     site_back *back = axis->site[s].back = mem_array(1, sizeof *back, "depth sites", st);
     if (!back)
         return FAILED;
@@ -33,9 +33,11 @@ static int keep_site(depth *axis, size_t s, status *st) {
     if (!back->weight || !back->product || !back->d_folded || !back->d_gate)
         return FAILED;
     const kernels *k = &kernels_cpu;
-    if ((planned->base != NO_VALUE && k->buffer_create(axis->device, bytes, &back->mix, st)) ||
-        (is_vector(planned) && (k->buffer_create(axis->device, bytes, &back->gate, st) ||
-                                k->buffer_create(axis->device, bytes, &back->d_gated, st))))
+    if ((planned->base != NO_VALUE &&
+         k->buffer_create(axis->device, BUFFER_REAL, elements, &back->mix, st)) ||
+        (is_vector(planned) &&
+         (k->buffer_create(axis->device, BUFFER_REAL, elements, &back->gate, st) ||
+          k->buffer_create(axis->device, BUFFER_REAL, elements, &back->d_gated, st))))
         return FAILED;
     return DONE;
 }
@@ -58,7 +60,8 @@ int cpu_depth_back_create(depth *axis, status *st) {
         value_state *base = is_vector(planned) ? &axis->value[planned->base] : NULL;
         if (base && base->gradient &&
             base->gradient == cpu_depth_storage(axis, (size_t)planned->base) &&
-            kernels_cpu.buffer_create(axis->device, base->gradient->bytes, &base->gradient, st))
+            kernels_cpu.buffer_create(axis->device, BUFFER_REAL, axis->max_rows * axis->plan->width,
+                                      &base->gradient, st))
             return FAILED;
     }
     return cpu_depth_uses_create(axis, st);

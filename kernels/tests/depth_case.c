@@ -169,8 +169,8 @@ static void run_batch(depth_case *test, backend *device, depth *axis, const batc
     for (size_t v = 0; v < test->plan.values; v++) {
         if (test->given[v]) {
             if (kernels_cpu.upload(device, kernels_cpu.depth_storage(axis, v), 0,
-                                   floats(test->given[v]) + first * width,
-                                   layout->rows * width * sizeof(float), &st) ||
+                                   floats(test->given[v]) + first * width, layout->rows * width,
+                                   &st) ||
                 kernels_cpu.depth_made(axis, v, &st))
                 fail_msg("%s", st.text);
         } else if (test->value[v].slot < 0) {

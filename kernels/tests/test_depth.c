@@ -137,9 +137,10 @@ static void slots_can_be_shared(void **state) {
     buffer *query = fixture_random(WIDTH, 1.0), *in = fixture_buffer(ROWS * WIDTH);
     const site_weights weights = {.query = query, .gain = query};
     depth *axis;
-    assert_int_equal(kernels_cpu.depth_create(
-                         device, &(depth_options){&plan, &weights, ROWS, 1, false}, &axis, &st),
-                     0);
+    assert_int_equal(
+        kernels_cpu.depth_create(device, &(depth_options){&plan, &weights, ROWS, 1, false, false},
+                                 &axis, &st),
+        0);
     for (int batch = 0; batch < 2; batch++) {
         float want[ROWS * WIDTH];
         assert_int_equal(kernels_cpu.depth_begin(axis, &layout, &(depth_wants){0}, &st), 0);
@@ -169,7 +170,7 @@ static void wrong_plans_are_refused(void **state) {
     (void)state;
     const size_t counts[CASE_SITES] = {1, 2, 3, 4};
     depth_case *test = depth_case_prefixes(48, 4, 4, counts);
-    const depth_options options = {&test->plan, test->weights, 10, 1, false};
+    const depth_options options = {&test->plan, test->weights, 10, 1, false, false};
     backend *device = fixture_device(1);
     depth *axis;
     test->plan.heads = 5;

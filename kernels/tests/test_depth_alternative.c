@@ -33,8 +33,8 @@ static buffer *other_queries(const depth_case *test, size_t site) {
 static depth *values_made(depth_case *test, backend *device, const batch_layout *layout,
                           size_t first) {
     const size_t width = test->plan.width;
-    const depth_options options = {&test->plan, test->weights, FIXTURE_ROWS, FIXTURE_SEQUENCES,
-                                   false};
+    const depth_options options = {&test->plan,       test->weights, FIXTURE_ROWS,
+                                   FIXTURE_SEQUENCES, false,         false};
     depth *axis;
     if (kernels_cpu.depth_create(device, &options, &axis, &st) ||
         kernels_cpu.depth_begin(axis, layout, &test->wants, &st))
@@ -42,7 +42,7 @@ static depth *values_made(depth_case *test, backend *device, const batch_layout 
     for (size_t v = 0; v < test->plan.values; v++)
         if (test->given[v] && (kernels_cpu.upload(device, kernels_cpu.depth_storage(axis, v), 0,
                                                   floats(test->given[v]) + first * width,
-                                                  layout->rows * width * sizeof(float), &st) ||
+                                                  layout->rows * width, &st) ||
                                kernels_cpu.depth_made(axis, v, &st)))
             fail_msg("%s", st.text);
     return axis;

@@ -232,7 +232,7 @@ static void run(backend *device, depth *axis, const depth_case *test, const batc
     for (size_t v = 0; v < test->plan.values; v++)
         if (test->given[v]) {
             OR_FAIL(k->upload(device, k->depth_storage(axis, v), 0,
-                              floats(test->given[v]) + first * width, n * sizeof(float), &st));
+                              floats(test->given[v]) + first * width, n, &st));
             OR_FAIL(k->depth_made(axis, v, &st));
         }
     for (size_t i = 0; i < CASE_SITES; i++) {
@@ -262,8 +262,8 @@ static void run(backend *device, depth *axis, const depth_case *test, const batc
 
 static depth *open_axis(backend *device, const depth_case *test) {
     depth *axis;
-    const depth_options options = {&test->plan, test->weights, FIXTURE_ROWS, FIXTURE_SEQUENCES,
-                                   true};
+    const depth_options options = {&test->plan,       test->weights, FIXTURE_ROWS,
+                                   FIXTURE_SEQUENCES, true,          false};
     OR_FAIL(kernels_cpu.depth_create(device, &options, &axis, &st));
     return axis;
 }
@@ -406,8 +406,8 @@ static void misuse_is_refused(void **state) {
     buffer *in = fixture_random(FIXTURE_ROWS * 48, 1.0);
     const buffer *d_value;
     depth *axis;
-    const depth_options without = {&test->plan, test->weights, FIXTURE_ROWS, FIXTURE_SEQUENCES,
-                                   false};
+    const depth_options without = {&test->plan,       test->weights, FIXTURE_ROWS,
+                                   FIXTURE_SEQUENCES, false,         false};
     OR_FAIL(k->depth_create(device, &without, &axis, &st));
     expect(k->depth_give(axis, 0, in, &st), "without backward");
     expect(k->depth_pull(axis, 0, &d_value, &st), "without backward");

@@ -98,7 +98,7 @@ static void every_mode_agrees_with_float64(void **state) {
         size_t start[64];
         for (size_t b = 0; b <= sequences; b++)
             start[b] = b * length;
-        batch b = {{sequences, sequences * length, start}, id};
+        batch b = {.layout = {sequences, sequences * length, start}, .id = id};
         session_limits limits = {
             .rows = sequences * length, .sequences = sequences, .longest = length};
         totals t = measure(&r, &b, &limits);
@@ -128,7 +128,7 @@ static void a_removed_attention_has_no_angle(void **state) {
     run_program(&r, &removed);
     const size_t start[2] = {0, 5};
     const int32_t id[5] = {1, 2, 3, 4, 5};
-    batch b = {{1, 5, start}, id};
+    batch b = {.layout = {1, 5, start}, .id = id};
     session_limits limits = {.rows = 5, .sequences = 1, .longest = 5};
     totals t = measure(&r, &b, &limits);
     assert_true(isnan(t.mix_change[0]) && isnan(t.mix_change[1]) && !isnan(t.mix_change[2]));

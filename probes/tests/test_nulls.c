@@ -112,9 +112,9 @@ static site_alternatives *own_queries(const text_run *reading) {
         for (size_t c = 0; c < plan->width; c++)
             folded[c] = gain[c] * query[c];
         own[i].count = 1;
-        size_t bytes = plan->width * sizeof *folded;
-        assert_int_equal(k->buffer_create(device, bytes, &own[i].folded, &st), 0);
-        assert_int_equal(k->upload(device, own[i].folded, 0, folded, bytes, &st), 0);
+        assert_int_equal(k->buffer_create(device, BUFFER_EXACT, plan->width, &own[i].folded, &st),
+                         0);
+        assert_int_equal(k->upload(device, own[i].folded, 0, folded, plan->width, &st), 0);
     }
     free(folded);
     return own;

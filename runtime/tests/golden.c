@@ -166,7 +166,7 @@ static void run_pass(run *r, const int32_t *id, size_t stride, const size_t *len
     for (size_t i = 0; i < sequences; i++)
         memcpy(r->id + r->start[i], id + i * stride, lengths[i] * sizeof *id);
     session *s;
-    session_limits limits = {r->rows, sequences, longest, backward};
+    session_limits limits = {r->rows, sequences, longest, backward, false};
     if (session_create(r->model, r->program, &limits, &s, &st))
         stop("session", &st);
     observer watch = {.self = r,
@@ -182,7 +182,7 @@ static void run_pass(run *r, const int32_t *id, size_t stride, const size_t *len
                       .on_sublayer = keep_sublayer,
                       .on_head = keep_head,
                       .on_gradient = keep_gradient};
-    batch b = {{sequences, r->rows, r->start}, r->id};
+    batch b = {.layout = {sequences, r->rows, r->start}, .id = r->id};
     if (session_forward(s, &b, &watch, &st))
         stop("forward", &st);
     if (backward && session_backward(s, &b, &watch, &st))

@@ -203,7 +203,7 @@ static depth_program *open_program(const model *m, const removed_set *removed) {
 static session *open_session(const model *m, const depth_program *p, bool backward) {
     status st;
     session *s;
-    session_limits limits = {ROWS, SEQUENCES, ROWS, backward};
+    session_limits limits = {ROWS, SEQUENCES, ROWS, backward, false};
     if (session_create(m, p, &limits, &s, &st))
         fail_msg("%s", st.text);
     return s;
@@ -227,7 +227,7 @@ static double run_text(session *s, size_t first, size_t count, bool backward, ob
     text_ids(id);
     for (size_t b = 0; b <= count; b++)
         start[b] = START[first + b] - START[first];
-    batch text = {{count, start[count], start}, id + START[first]};
+    batch text = {.layout = {count, start[count], start}, .id = id + START[first]};
     observer losses = {.self = &loss, .on_head = add_losses};
     if (session_forward(s, &text, &losses, &st) ||
         (backward && session_backward(s, &text, watch, &st)))
@@ -281,8 +281,8 @@ static void out_has_the_gradient_of_state(void **state) {
 static void set_param(const model *m, size_t param, const float *value) {
     status st;
     const model_param *p = model_param_at(m, param);
-    if (model_kernels(m)->upload(model_backend(m), (buffer *)p->memory, p->offset * sizeof(float),
-                                 value, size_of(m, param) * sizeof(float), &st))
+    if (model_kernels(m)->upload(model_backend(m), (buffer *)p->memory, p->offset, value,
+                                 size_of(m, param), &st))
         fail_msg("%s", st.text);
 }
 
@@ -291,8 +291,8 @@ static float *get_param(const model *m, size_t param) {
     const model_param *p = model_param_at(m, param);
     float *value = malloc(size_of(m, param) * sizeof *value);
     assert_non_null(value);
-    if (model_kernels(m)->download(model_backend(m), p->memory, p->offset * sizeof(float), value,
-                                   size_of(m, param) * sizeof(float), &st))
+    if (model_kernels(m)->download(model_backend(m), p->memory, p->offset, value, size_of(m, param),
+                                   &st))
         fail_msg("%s", st.text);
     return value;
 }
@@ -628,7 +628,7 @@ static void misuse_is_refused(void **state) {
     session *without = open_session(m, p, false), *s = open_session(m, p, true);
     int32_t id[ROWS];
     text_ids(id);
-    batch text = {{SEQUENCES, ROWS, START}, id};
+    batch text = {.layout = {SEQUENCES, ROWS, START}, .id = id};
     assert_int_equal(session_backward(without, &text, NULL, &st), FAILED);
     assert_non_null(strstr(st.text, "without backward"));
     assert_int_equal(session_gradient(without, 0, one, &st), FAILED);

@@ -200,7 +200,7 @@ static void observing_changes_no_bit(void **state) {
         session_limits limits = {.rows = r.rows, .sequences = 2, .longest = 24};
         float *bare = malloc(r.rows * sizeof *bare);
         observer watch = {.self = bare, .on_head = loss_only};
-        batch b = {{2, r.rows, r.start}, r.id};
+        batch b = {.layout = {2, r.rows, r.start}, .id = r.id};
         assert_non_null(bare);
         assert_int_equal(session_create(r.model, r.program, &limits, &s, &st), DONE);
         assert_int_equal(session_forward(s, &b, &watch, &st), DONE);
@@ -220,7 +220,7 @@ static void a_token_outside_the_vocabulary_is_refused(void **state) {
     session_limits limits = {.rows = 3, .sequences = 1, .longest = 3};
     const size_t start[2] = {0, 3};
     const int32_t id[3] = {1, 61, 2};
-    batch b = {{1, 3, start}, id};
+    batch b = {.layout = {1, 3, start}, .id = id};
     assert_int_equal(session_create(r.model, r.program, &limits, &s, &st), DONE);
     assert_int_equal(session_forward(s, &b, NULL, &st), FAILED);
     assert_string_equal(st.text, "sequence 0 of the batch, position 1: token id 61, "
