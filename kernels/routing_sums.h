@@ -13,6 +13,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Offsets into the flat array; `total` is its length. Fields absent from the layout (pairs not
  * asked for) have the offset NO_FIELD. */
 #define NO_FIELD ((size_t)-1)
@@ -54,4 +58,7 @@ void routing_sums_add_geometry(const routing_layout *layout, const float *a, con
                                const float *dot, const float *mix_square, const float *rms,
                                double *sums);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

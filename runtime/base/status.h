@@ -16,6 +16,10 @@
 
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define MUST_USE __attribute__((warn_unused_result))
 #define PRINTF_LIKE(text, first) __attribute__((format(printf, text, first)))
 
@@ -43,4 +47,7 @@ void *mem_array(size_t count, size_t size, const char *what, status *st) MUST_US
 /* A copy of `text` to be freed by the caller, or NULL with `st` filled. */
 char *mem_text(const char *text, status *st) MUST_USE;
 
+#ifdef __cplusplus
+}
+#endif
 #endif
