@@ -19,7 +19,8 @@ typedef struct plot_request {
     const char *path, *folder;
     option_list formats, names;
     bool list;
-    bool no_gnuplot; /* found out once, then not tried again */
+    bool no_gnuplot; /* found out once, then not tried again ... */
+    status missing;  /* ... and why */
 } plot_request;
 
 /* The names of a list must be known ones. */
@@ -98,11 +99,9 @@ static int draw_image(plot_request *request, const figure *f, const char *format
         pages = 1;
     int result = gnuplot_run(request->folder, f->name, format, said, sizeof said, st);
     if (result == GNUPLOT_MISSING) {
-        log_warn("%s: no images; the scripts and their data are in %s. Install gnuplot "
-                 "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot %s.gp` there",
-                 st->text, request->folder, f->name);
         request->no_gnuplot = true;
-        return DONE;
+        request->missing = *st;
+        return DONE; /* the scripts of the other figures are still to be written */
     }
     if (!result && *said)
         log_warn("%s/%s.gp: gnuplot says: %s", request->folder, f->name, said);
@@ -158,6 +157,12 @@ static int draw_all(plot_request *request, const table *from, status *st) {
         drawn += result == DONE;
         tried++;
     }
+    if (request->no_gnuplot)
+        return status_fail(st,
+                           "%s: no images; the scripts and their data are in %s. Install gnuplot "
+                           "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot NAME.gp` "
+                           "there",
+                           request->missing.text, request->folder);
     if (drawn)
         return DONE;
     if (!tried)
@@ -212,7 +217,8 @@ int cmd_plot(int argc, char **argv) {
         .positionals = positionals,
         .notes = "Each figure is a script NAME.gp, its data NAME.dat in plain text, and the image; "
                  "`gnuplot NAME.gp` in that folder draws it again without fathom. Without gnuplot "
-                 "the scripts and data are still written. The environment variable GNUPLOT names "
+                 "the scripts and data are still written, and the exit status is 2. The "
+                 "environment variable GNUPLOT names "
                  "another gnuplot. Prints the files it made."};
     status st;
     const int parsed = options_parse(&spec, argc, argv);

@@ -45,8 +45,6 @@ int draw_contribution(const table *from, sheet *s, status *st) {
     bool defined = false;
     for (size_t i = 0; i < 2 * grid; i++)
         defined = defined || !isnan(share[i]);
-    double high = site_maps_largest(&maps);
-    maps.scale.high = nice_range_of(0, high > 0 ? high : 1).high;
     s->diverging = true; /* signed contributions may be negative */
     result = site_maps_draw(&maps, s, st);
     if (!result && !defined) {
@@ -147,10 +145,6 @@ int draw_depth_matrix(const table *from, sheet *s, status *st) {
                       .page = 1,
                       .row = 1,
                       .scale = {.name = "mean weight"}};
-    double high = site_maps_largest(&maps);
-    nice_range range = nice_range_of(0, high > 0 ? high : 1);
-    maps.scale.high = range.high;
-    maps.scale.step = range.step;
     result = site_maps_draw(&maps, s, st);
 end:
     free(m.named);

@@ -14,7 +14,6 @@ enum {
     DEEP = 24, /* layers from which heads get larger panels, two in a row */
     DEEP_PER_PAGE = 4,
     DEEP_PER_ROW = 2,
-    DOUBLINGS_MAX = 6,
 };
 
 /* Why there is nothing to draw, or DONE. */
@@ -31,57 +30,6 @@ static int look(const routing_view *view, status *st) {
     status_fail(st, any ? "every weight in the table is undefined (nan)"
                         : "no site of this model reads sources");
     return NOT_DRAWN;
-}
-
-/* ---- Scales ---- */
-
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The sizes of all values where there is a choice, in order. */
-static int sort_sizes(const site_maps *maps, double **size, size_t *count, status *st) {
-    size_t sites = maps->view->sites;
-    *count = 0;
-    *size = mem_array(maps->maps * sites, maps->columns * sizeof **size, "a scale", st);
-    if (!*size)
-        return FAILED;
-    for (size_t site = 0; site < sites; site++)
-        for (size_t i = 0; site_maps_chooses(maps, site) && i < maps->columns; i++)
-            for (size_t map = 0; map < maps->maps; map++) {
-                double value = maps->map[map].value[site * maps->columns + i];
-                if (!isnan(value))
-                    (*size)[(*count)++] = fabs(value);
-            }
-    qsort(*size, *count, sizeof **size, ascending);
-    return DONE;
-}
-
-/* A symmetric scale that all but one in a hundred values keep within, since a few early sites would
- * leave the rest without colour; `note` (of `room` bytes) says how many do not. */
-static int set_symmetric(site_maps *maps, char *note, size_t room, status *st) {
-    double *size;
-    size_t count, beyond = 0;
-    if (sort_sizes(maps, &size, &count, st))
-        return FAILED;
-    double within = count ? size[count - 1 - count / 100] : 0;
-    double high = nice_range_of(0, within).high;
-    if (maps->scale.doublings)
-        high = fmin(fmax(ceil(within), 1), DOUBLINGS_MAX);
-    maps->scale.high = high;
-    maps->scale.step = maps->scale.doublings && high > 3 ? 2 : 1;
-    if (maps->scale.doublings && high > 3)
-        maps->scale.high = 2 * ceil(high / 2);
-    while (beyond < count && size[count - 1 - beyond] > maps->scale.high)
-        beyond++;
-    size_t used = strlen(note);
-    if (beyond)
-        snprintf(note + used, room - used, "%sBeyond the scale: %zu of %zu cells.", used ? " " : "",
-                 beyond, count);
-    maps->note = note;
-    free(size);
-    return DONE;
 }
 
 /* ---- The figures ---- */
@@ -110,13 +58,6 @@ static const double *weights_of(const routing_view *view, size_t head) {
     return view->weight + head * view->sites * view->sources;
 }
 
-static void set_from_zero(site_maps *maps) {
-    double high = site_maps_largest(maps);
-    nice_range range = nice_range_of(0, high > 0 ? high : 1);
-    maps->scale.high = range.high;
-    maps->scale.step = range.step;
-}
-
 static void mean_text(const routing_view *view, const char *what, char *text, size_t size) {
     if (view->heads > 1)
         snprintf(text, size, "%s, mean of %zu heads", what, view->heads);
@@ -133,10 +74,8 @@ int draw_depth_attention(const table *from, sheet *s, status *st) {
     site_maps maps = maps_of(&view, subtitle, &map, 1);
     mean_text(&view, "mean depth-attention weight", subtitle, sizeof subtitle);
     int result = look(&view, st);
-    if (!result) {
-        set_from_zero(&maps);
+    if (!result)
         result = site_maps_draw(&maps, s, st);
-    }
     routing_view_clear(&view);
     return result;
 }
@@ -147,7 +86,7 @@ int draw_depth_attention_lift(const table *from, sheet *s, status *st) {
     routing_view view;
     if (routing_view_init(&view, from, st))
         return FAILED;
-    char subtitle[128], note[128] = "";
+    char subtitle[128];
     size_t grid = view.sites * view.sources;
     double *lift = mem_array(grid, sizeof *lift, "weights", st);
     site_map map = {.value = lift};
@@ -169,9 +108,7 @@ int draw_depth_attention_lift(const table *from, sheet *s, status *st) {
     maps.only = "always 1";
     maps.scale = (colour_scale){.name = "weight / uniform", .doublings = true};
     s->diverging = true;
-    result = set_symmetric(&maps, note, sizeof note, st);
-    if (!result)
-        result = site_maps_draw(&maps, s, st);
+    result = site_maps_draw(&maps, s, st);
 end:
     free(lift);
     routing_view_clear(&view);
@@ -183,7 +120,6 @@ static int draw_heads(const table *from, sheet *s, bool deviation, status *st) {
     routing_view view;
     if (routing_view_init(&view, from, st))
         return FAILED;
-    char note[128] = "";
     size_t grid = view.sites * view.sources;
     double *difference = mem_array(view.heads, grid * sizeof *difference, "deviations", st);
     site_map *map = mem_array(view.heads, sizeof *map, "maps", st);
@@ -206,17 +142,13 @@ static int draw_heads(const table *from, sheet *s, bool deviation, status *st) {
     maps.page = deep ? DEEP_PER_PAGE : HEADS_PER_PAGE;
     maps.row = deep ? DEEP_PER_ROW : HEADS_PER_ROW;
     if (deviation) {
-        maps.subtitle = "mean weight, difference from the mean of all heads";
+        maps.subtitle = "weight minus the mean over heads";
         maps.what = "mean weight minus that of all heads";
         maps.only = "no difference";
         maps.scale.name = "weight - head mean";
         s->diverging = true;
-        result = set_symmetric(&maps, note, sizeof note, st);
-    } else {
-        set_from_zero(&maps);
     }
-    if (!result)
-        result = site_maps_draw(&maps, s, st);
+    result = site_maps_draw(&maps, s, st);
 end:
     free(difference);
     free(map);

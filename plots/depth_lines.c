@@ -153,7 +153,8 @@ static const char *put_bands(const drawing *d, const depth_panel *panel, const s
                     before, band[i], line, line);
         else
             fprintf(script,
-                    "%sD index %zu using 1:3:4 with filledcurves fc rgb null%d, \\\n"
+                    "%sD index %zu using 1:3:4 with filledcurves fc rgb null%d "
+                    "fs transparent solid 0.7, \\\n"
                     "    D index %zu using 1:2 with lines lw 2 lc rgb null%d",
                     before, band[i], line, band[i], line);
         before = ", \\\n    ";

@@ -29,8 +29,8 @@ enum {
     HEADS_LEFT = 24,
     HEADS_GAP = 8,
     HEADS_ROW = 4,
-    HEADS_LABEL = 22, /* over each map */
-    LAYERS_PER_PAGE = 12,
+    HEADS_LABEL = 22,   /* over each map */
+    MAPS_PER_PAGE = 12, /* before attention, and before the MLP */
     LAYERS_SINGLE = 36, /* deeper models have several layers in a map */
     LAYER_GROUPS = 11,
 };
@@ -41,7 +41,7 @@ typedef struct head_maps {
     double *sum;              /* [maps, heads, heads] */
     size_t *sites;            /* [maps] */
     double *mean, *null_mean; /* [maps] over pairs, sums over sites */
-    size_t maps;              /* the last one is `final` */
+    size_t maps, pages;       /* the last one is `final` */
     site_value *null;         /* [sites] */
     square_map *map;
     bool nulls;
@@ -130,32 +130,39 @@ static void label_heads(const head_maps *h, size_t map, square_map *m) {
 /* Places the maps of a kind in rows from `top` on, page by page; `final` follows those before
  * attention. Returns the bottom. */
 static double place_heads(head_maps *h, size_t kind, double top, double side, size_t *used) {
-    size_t per_page = h->step > 1 ? h->groups : LAYERS_PER_PAGE, place = 0, page = 0;
+    size_t place = 0;
     double bottom = top;
     for (size_t group = 0; group <= h->groups; group++) {
         size_t from = group < h->groups ? 2 * group + kind : h->maps - 1;
         if (group == h->groups && kind)
             break;
-        if (group < h->groups && group / per_page != page) {
-            page = group / per_page;
-            place = 0;
-        }
         if (!h->sites[from])
             continue;
         square_map *m = &h->map[(*used)++];
-        double row = (double)(place / HEADS_ROW), column = (double)(place % HEADS_ROW);
+        double row = (double)(place % MAPS_PER_PAGE / HEADS_ROW);
+        double column = (double)(place % HEADS_ROW);
         *m = (square_map){.value = h->sum + from * h->view.heads * h->view.heads,
                           .size = h->view.heads,
                           .left = HEADS_LEFT + column * (side + HEADS_GAP),
                           .top = top + row * (side + HEADS_LABEL + 4) + HEADS_LABEL,
                           .side = side,
                           .yticks = place % HEADS_ROW == 0,
-                          .page = page};
+                          .page = place / MAPS_PER_PAGE};
         label_heads(h, from, m);
         bottom = fmax(bottom, m->top + side);
+        h->pages = m->page + 1 > h->pages ? m->page + 1 : h->pages;
         place++;
     }
     return bottom;
+}
+
+/* Whether no map stands under this one. */
+static bool is_lowest(const head_maps *h, size_t at, size_t used) {
+    for (size_t i = 0; i < used; i++)
+        if (h->map[i].page == h->map[at].page && h->map[i].left == h->map[at].left &&
+            h->map[i].top > h->map[at].top)
+            return false;
+    return true;
 }
 
 static int put_heads(head_maps *h, sheet *s, status *st) {
@@ -175,12 +182,12 @@ static int put_heads(head_maps *h, sheet *s, status *st) {
     }
     double bottom = y - 6, high = -1;
     for (size_t i = 0; i < used; i++) {
-        h->map[i].xticks = h->map[i].top + side > bottom - 1;
+        h->map[i].xticks = is_lowest(h, i, used);
         high = fmax(high, largest(h->map[i].value, view->heads * view->heads));
     }
     if (note_undefined(high >= 0, "head_js", st))
         return NOT_DRAWN;
-    s->pages = h->step > 1 ? 1 : (view->layers + LAYERS_PER_PAGE - 1) / LAYERS_PER_PAGE;
+    s->pages = h->pages;
     nice_range range = nice_range_of(0, high > 0 ? high : 1);
     char note[400], grouped[96] = "";
     if (h->step > 1)

@@ -108,13 +108,37 @@ void cut_text(char *text, size_t chars) {
     }
 }
 
+/* Whether the character is of a script that common fonts lack; symbols at U+2000 and Greek and
+ * Latin at U+1E00 they have. */
+static bool is_rare(const char *at) {
+    const unsigned char *byte = (const unsigned char *)at;
+    return byte[0] > 0xe2 || byte[0] == 0xe0 || (byte[0] == 0xe1 && byte[1] < 0xb8);
+}
+
+static void put_quoted(FILE *script, const char *clean, bool plain) {
+    fputc('\'', script);
+    for (const char *at = clean; *at; at++) {
+        bool rare = plain && is_rare(at);
+        fputs(rare ? "?" : *at == '\'' ? "''" : (char[]){*at, 0}, script);
+        while (rare && (at[1] & 0xc0) == 0x80)
+            at++;
+    }
+    fputc('\'', script);
+}
+
 void put_string(FILE *script, const char *text) {
     char clean[1024];
+    bool rare = false;
     clean_text(clean, sizeof clean, text, strlen(text));
-    fputc('\'', script);
     for (const char *at = clean; *at; at++)
-        fputs(*at == '\'' ? "''" : (char[]){*at, 0}, script);
-    fputc('\'', script);
+        rare = rare || is_rare(at);
+    fputs(rare ? "(all_letters ? " : "", script);
+    put_quoted(script, clean, false);
+    if (!rare)
+        return;
+    fputs(" : ", script);
+    put_quoted(script, clean, true);
+    fputc(')', script);
 }
 
 /* ---- Script ---- */
@@ -145,7 +169,12 @@ void sheet_head(FILE *script, const sheet *s, const char *name, const char *titl
             "cells = %s\n",
             name, name, name, name, format, SHEET_WIDTH, s->height, s->dense ? "'image'" : "row");
     if (utf8)
-        fputs("set encoding utf8\n", script);
+        fputs("set encoding utf8\n"
+              "# png and pdf draw letters that no font has over the whole figure: they show ?, "
+              "unless\n"
+              "#   gnuplot -e \"all_letters=1\" says that there is a font\n"
+              "if (!exists('all_letters')) all_letters = format eq 'svg'\n",
+              script);
     fputs("\n# ---- style: the same in every figure ----\n", script);
     fputs(style, script);
     fputs(s->diverging ? diverging_map : sequential_map, script);

@@ -42,7 +42,8 @@ void clean_text(char *out, size_t size, const char *text, size_t length);
 /* Cuts clean text to the width of `chars` Latin characters (CJK counts two), "..." at the end where
  * something is cut. */
 void cut_text(char *text, size_t chars);
-/* A gnuplot string: single-quoted, cleaned. */
+/* A gnuplot string: single-quoted, cleaned. One with letters of scripts that common fonts lack is
+ * an expression of two, since gnuplot's png and pdf draw a missing letter far too large. */
 void put_string(FILE *script, const char *text);
 
 /* ---- Script ---- */

@@ -25,6 +25,8 @@ typedef struct drawing {
     bool any_undefined, any_only, any_partial;
     size_t partial_rows; /* of the tallest partial block */
     bool outlined;       /* its outline is tall enough to be seen */
+    colour_scale scale;
+    size_t beyond, valued; /* of the scale; cells with a number where there is a choice */
 } drawing;
 
 static const char *const kind_names[] = {"attention sites", "MLP sites", "final site"};
@@ -51,19 +53,6 @@ static size_t reads(const site_maps *of, size_t site) {
     for (size_t i = 0; i < of->columns; i++)
         count += exists(of, site, i);
     return count;
-}
-
-bool site_maps_chooses(const site_maps *maps, size_t site) {
-    return reads(maps, site) > 1;
-}
-
-double site_maps_largest(const site_maps *maps) {
-    double max = 0;
-    for (size_t site = 0; site < maps->view->sites; site++)
-        for (size_t i = 0; site_maps_chooses(maps, site) && i < maps->columns; i++)
-            for (size_t map = 0; map < maps->maps; map++)
-                max = fmax(max, fabs(value_of(maps, map, site, i)));
-    return max; /* fmax drops NaN */
 }
 
 /* `final` is drawn as a strip under the panels of this kind. */
@@ -286,14 +275,17 @@ static double group_height(const drawing *d, site_kind kind, size_t maps) {
 }
 
 static void notes_of(const drawing *d, char *text, size_t size) {
-    char only[96] = "", name[96] = "";
+    char only[96] = "", name[96] = "", beyond[96] = "";
+    if (d->beyond)
+        snprintf(beyond, sizeof beyond, "Beyond the scale's end: %zu of %zu cells. ", d->beyond,
+                 d->valued);
     if (d->any_only)
         snprintf(only, sizeof only, " Grey: its only source, %s.", d->of->only);
     if (d->s->pages > 1)
         snprintf(name, sizeof name, " One colour scale for all pages; %s are in the data file.",
                  d->of->noun);
-    snprintf(text, size, "%s%sHatched: the site has no such %s.%s%s%s%s%s", d->of->note,
-             *d->of->note ? " " : "", d->of->axis, only,
+    snprintf(text, size, "%s%s%sHatched: the site has no such %s.%s%s%s%s%s", d->of->note,
+             *d->of->note ? " " : "", beyond, d->of->axis, only,
              !d->any_partial ? ""
              : d->outlined   ? " Outlined: a block's running sum."
                              : " A block's running sum is outlined in depth_attention.",
@@ -331,7 +323,7 @@ static int put_script(const drawing *d, status *st) {
     double bar = bottom + 32, text = bar + COLOUR_BAR + 5;
     s->height = (int)(text + (double)sheet_notes(s, 0, notes, false) * NOTE_LINE);
     fprintf(s->script, "set xrange [-0.5 : %zu - 0.5]\n", of->columns);
-    sheet_scale(s, &of->scale);
+    sheet_scale(s, &d->scale);
     sheet_hatch(s);
     routing_title(d->view, title, sizeof title);
     for (size_t page = 0; page < s->pages; page++) {
@@ -345,7 +337,7 @@ static int put_script(const drawing *d, status *st) {
         sheet_titles(s, title, subtitle);
         sheet_label(s, LEFT + ((double)d->columns * (d->width + GAP) - GAP) / 2, bottom + 19,
                     of->axis, FONT_TEXT, "center");
-        sheet_colour_bar(s, &of->scale, LEFT, bar);
+        sheet_colour_bar(s, &d->scale, LEFT, bar);
         sheet_notes(s, text, notes, true);
         if (put_page(d, first, maps, st))
             return FAILED;
@@ -407,6 +399,9 @@ static void lay_out(drawing *d) {
 int site_maps_draw(const site_maps *maps, sheet *s, status *st) {
     drawing d = {.of = maps, .view = maps->view, .s = s};
     int result = find_rows(&d, st);
+    d.scale = maps->scale;
+    if (!result)
+        result = site_maps_scale(maps, s->diverging, &d.scale, &d.beyond, &d.valued, st);
     if (!result) {
         lay_out(&d);
         put_data(&d);

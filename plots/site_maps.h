@@ -27,13 +27,14 @@ typedef struct site_maps {
     const site_map *map; /* [maps] */
     size_t page, row;    /* maps on a page, and side by side */
     const char *noun;    /* of several pages: "heads" 0-7 of 18 */
-    colour_scale scale;
+    colour_scale scale;  /* its name and kind; the rest is found */
 } site_maps;
 
-/* Whether a site has more than one cell; the weight of a single one is 1 whatever was learned. */
-bool site_maps_chooses(const site_maps *maps, size_t site);
-/* The largest size of a value at sites with more than one cell, 0 where none is defined. */
-double site_maps_largest(const site_maps *maps);
+/* Range and marks of `maps->scale` from the values at sites with more than one cell: 0 or, in a
+ * diverging sheet, -high to high. Where a few cells, one in a hundred, would leave the rest without
+ * colour they lie beyond the end; returns how many of how many, and FAILED where memory does. */
+int site_maps_scale(const site_maps *maps, bool diverging, colour_scale *scale, size_t *beyond,
+                    size_t *cells, status *st) MUST_USE;
 
 /* Fails where two sites stand at one place; NOT_DRAWN where no site before a sublayer reads. */
 int site_maps_draw(const site_maps *maps, sheet *s, status *st) MUST_USE;

@@ -61,13 +61,16 @@ static size_t read_by(const shape *m, size_t t) {
     return m->removed && t == 3 ? 0 : made_sources(m, t, &partial);
 }
 
-static void put_interval(FILE *out, const shape *m, double value) {
-    if (m->undefined)
-        value = NAN;
-    table_real(out, value);
-    table_real(out, m->intervals ? value - 0.02 : NAN);
-    table_real(out, m->intervals ? value + 0.07 : NAN);
+/* The last three cells: a value, and the interval of one that is `shift` less. */
+static void put_shifted(FILE *out, const shape *m, double value, double shift) {
+    table_real(out, m->undefined ? NAN : value);
+    table_real(out, m->intervals ? value - shift - 0.02 : NAN);
+    table_real(out, m->intervals ? value - shift + 0.07 : NAN);
     table_end(out);
+}
+
+static void put_interval(FILE *out, const shape *m, double value) {
+    put_shifted(out, m, value, 0);
 }
 
 static void put_head(FILE *out, const shape *m, size_t head) {
@@ -125,7 +128,7 @@ static void put_statistic(FILE *out, const shape *m, const char *code, bool head
         table_text(out, site_name(m, t, name));
         if (heads)
             table_text(out, "mean");
-        put_interval(out, m, value + 0.01 * (double)(t % 5));
+        put_shifted(out, m, value + 0.01 * (double)(t % 5), 0.01 * (double)(t % 5));
     }
 }
 
@@ -176,9 +179,9 @@ static void put_kinds(FILE *out, const shape *m) {
     static const char *const full[] = {"emb", "attn", "mlp"};
     static const char *const block[] = {"emb", "complete", "partial"};
     char name[48];
-    table_section(
-        out, "KND", "kind_mass",
-        "site, head, kind, sources, kind_mass, low, high, lift, low_lift, high_lift", "1");
+    table_section(out, "KND", "kind_mass",
+                  "site, head, kind, sources, kind_mass, low, high, lift, low_lift, high_lift",
+                  "1");
     for (size_t t = 0; t <= 2 * m->layers; t++)
         for (size_t head = 0; head <= m->heads; head++)
             for (size_t kind = 0; kind < 3; kind++) {
