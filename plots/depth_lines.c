@@ -117,6 +117,12 @@ static nice_range range_of(const depth_panel *panel) {
     if (low > high)
         low = high = 0;
     bool zero = panel->from_zero || low < 0.5 * high;
+    /* What differs by rounding alone is drawn flat, and marks keep few digits. */
+    double least = fmax(0.02 * fmax(fabs(low), fabs(high)), 1e-6);
+    if (high - (zero ? 0 : low) < least) {
+        low -= zero ? 0 : least / 2;
+        high = low + least;
+    }
     nice_range range = nice_range_of(zero && low > 0 ? 0 : low, high);
     if (zero && low < 0)
         range = nice_range_of(0, high > 0 ? high : -low);

@@ -84,6 +84,7 @@ static int read_heads(head_maps *h, status *st) {
     static const routing_view_columns columns = {.label = {"head", "head_other"}};
     const routing_view *view = &h->view;
     size_t heads = view->heads;
+    bool found;
     h->step = view->layers > LAYERS_SINGLE ? (view->layers + LAYER_GROUPS - 1) / LAYER_GROUPS : 1;
     h->groups = (view->layers + h->step - 1) / h->step;
     h->maps = 2 * h->groups + 1;
@@ -94,13 +95,15 @@ static int read_heads(head_maps *h, status *st) {
     h->null = mem_array(view->sites, sizeof *h->null, "nulls", st);
     h->map = mem_array(h->maps, sizeof *h->map, "maps", st);
     if (!h->sum || !h->sites || !h->mean || !h->null_mean || !h->null || !h->map ||
-        routing_null_values(view, "head_js", "var", h->null, &h->nulls, st) ||
+        routing_null_values(view, "head_js", "var", h->null, &found, st) ||
         routing_view_rows(view, "HJS", &columns, add_heads, h, st))
         return FAILED;
+    h->nulls = false;
     for (size_t i = 0; i < view->sites; i++) {
         size_t map = map_of(h, i);
         if (map == NO_MAP)
             continue;
+        h->nulls = h->nulls || !isnan(h->null[i].value);
         h->sites[map]++;
         h->null_mean[map] += h->null[i].value;
     }
@@ -122,7 +125,7 @@ static void label_heads(const head_maps *h, size_t map, square_map *m) {
         snprintf(m->label, sizeof m->label, "L%zu-%zu", first, last);
     double sites = (double)h->sites[map];
     int used = snprintf(m->below, sizeof m->below, "%.3f", h->mean[map] / sites);
-    if (h->nulls)
+    if (!isnan(h->null_mean[map]))
         snprintf(m->below + used, sizeof m->below - (size_t)used, " (%.3f)",
                  h->null_mean[map] / sites);
 }

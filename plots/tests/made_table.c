@@ -128,7 +128,8 @@ static void put_statistic(FILE *out, const shape *m, const char *code, bool head
         table_text(out, site_name(m, t, name));
         if (heads)
             table_text(out, "mean");
-        put_shifted(out, m, value + 0.01 * (double)(t % 5), 0.01 * (double)(t % 5));
+        double step = (m->flat ? 1e-12 : 0.01) * (double)(t % 5);
+        put_shifted(out, m, value + step, step);
     }
 }
 
@@ -272,8 +273,8 @@ void made_table_write(FILE *out, const shape *m) {
     put_statistic(out, m, "ENT", true, 0.6);
     put_statistic(out, m, "ENN", true, 0.8);
     put_statistic(out, m, "EFF", true, 1.5);
-    put_statistic(out, m, "HDV", false, m->heads > 1 ? 0.03 : 0);
-    put_statistic(out, m, "HDM", false, m->heads > 1 ? 0.01 : 0);
+    put_statistic(out, m, "HDV", false, m->heads > 1 && !m->flat ? 0.03 : 0);
+    put_statistic(out, m, "HDM", false, m->heads > 1 && !m->flat ? 0.01 : 0);
     put_statistic(out, m, "TIN", true, 0.005);
     put_statistic(out, m, "LBK", true, 0.9);
     put_statistic(out, m, "LBN", true, 1.1);

@@ -16,6 +16,7 @@ typedef struct shape {
     bool nulls;      /* section NBD */
     bool rough;      /* weights that look trained instead of counting up */
     bool long_names; /* sources have names of 30 characters */
+    bool flat;       /* statistics are the same at every site but for rounding, divergences 0 */
     bool undefined;  /* every value but the mean weights is nan */
 } shape;
 

@@ -399,6 +399,15 @@ static void raw_statistics_stand_beside_uniform_weights(void **state) {
     drop(&d);
 }
 
+/* gnuplot refuses an empty range, and rounding is no structure. */
+static void flat_values_have_a_range(void **state) {
+    (void)state;
+    drawn d = draw(&(shape){.layers = 3, .heads = 2, .flat = true}, "routing_by_depth");
+    assert_has(d.script, "set yrange [0.79 : 0.81]");
+    assert_has(d.script, "set yrange [0 : 1e-06]");
+    drop(&d);
+}
+
 static void undefined_tables_are_not_drawn(void **state) {
     (void)state;
     assert_not_drawn(&(shape){.layers = 3, .heads = 2, .undefined = true}, "routing_by_depth",
@@ -588,6 +597,7 @@ static void gnuplot_runs_every_script_in_silence(void **state) {
          .long_names = true},
         {.layers = 8, .heads = 3, .odd = NAN, .intervals = true},
         {.layers = 5, .heads = 1, .undefined = true},
+        {.layers = 4, .heads = 2, .flat = true},
         {.layers = 1, .heads = 2, .block = 1, .nulls = true},
         {.layers = 36, .heads = 3, .intervals = true, .rough = true},
         {.layers = 96, .heads = 5, .block = 16, .intervals = true, .rough = true},
@@ -672,6 +682,7 @@ int main(void) {
         cmocka_unit_test(the_last_site_stands_for_all_sources),
         cmocka_unit_test(kinds_and_reach_are_lines_by_depth),
         cmocka_unit_test(raw_statistics_stand_beside_uniform_weights),
+        cmocka_unit_test(flat_values_have_a_range),
         cmocka_unit_test(undefined_tables_are_not_drawn),
         cmocka_unit_test(statistics_without_a_null_say_so),
         cmocka_unit_test(nulls_are_bands_behind),
