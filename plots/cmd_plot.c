@@ -19,8 +19,8 @@ typedef struct plot_request {
     const char *path, *folder;
     option_list formats, names;
     bool list;
-    bool no_gnuplot; /* found out once, then not tried again ... */
-    status missing;  /* ... and why */
+    bool no_gnuplot; /* found out once, then not tried again */
+    status missing;  /* what to say of it at the end */
 } plot_request;
 
 /* The names of a list must be known ones. */
@@ -99,8 +99,11 @@ static int draw_image(plot_request *request, const figure *f, const char *format
         pages = 1;
     int result = gnuplot_run(request->folder, f->name, format, said, sizeof said, st);
     if (result == GNUPLOT_MISSING) {
+        status_fail(&request->missing,
+                    "%s: no images; the scripts and their data are in %s. Install gnuplot "
+                    "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot NAME.gp` there",
+                    st->text, request->folder);
         request->no_gnuplot = true;
-        request->missing = *st;
         return DONE; /* the scripts of the other figures are still to be written */
     }
     if (!result && *said)
@@ -157,12 +160,6 @@ static int draw_all(plot_request *request, const table *from, status *st) {
         drawn += result == DONE;
         tried++;
     }
-    if (request->no_gnuplot)
-        return status_fail(st,
-                           "%s: no images; the scripts and their data are in %s. Install gnuplot "
-                           "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot NAME.gp` "
-                           "there",
-                           request->missing.text, request->folder);
     if (drawn)
         return DONE;
     if (!tried)
@@ -226,6 +223,10 @@ int cmd_plot(int argc, char **argv) {
         return parsed;
     interrupt_install();
     int result = plot(&request, &st);
+    if (!result && request.no_gnuplot) {
+        st = request.missing;
+        result = FAILED;
+    }
     if (result == INTERRUPTED)
         result = EXIT_INTERRUPTED;
     else if (result)

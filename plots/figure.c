@@ -88,8 +88,7 @@ const figure figures[] = {
     {.name = "head_js",
      .title = "Jensen-Shannon divergence of each two routing heads, by depth",
      .sections = head_js_sections,
-     .made_by = "fathom capture --record pairs` of a model with several routing heads and then "
-                "`" ROUTING,
+     .made_by = ROUTING "` of several heads, made with `fathom capture --record pairs",
      .shows = "How differently each two routing heads weigh the sources of a token: bright pairs "
               "differ, dark ones agree.",
      .caveat = "Random queries diverge too: the number in brackets is what equally sharp ones do.",
@@ -97,7 +96,7 @@ const figure figures[] = {
     {.name = "source_cos",
      .title = "mean cosine of each two sources",
      .sections = cos_sections,
-     .made_by = "fathom capture --record pairs` and then `" ROUTING,
+     .made_by = ROUTING "` of one made with `fathom capture --record pairs",
      .shows = "How alike the sources point: orange pairs point the same way, blue ones against "
               "each other.",
      .caveat = "Among nearly collinear sources uniform routing is not indifference: any weights "
