@@ -7,7 +7,7 @@
 const char *made_source(const shape *m, size_t i, char *name) {
     const char *tail = m->long_names ? "_of_a_model_with_long_names" : "";
     if (i == 0)
-        sprintf(name, "emb%s", tail);
+        sprintf(name, "%s%s", m->null_source ? "null" : "emb", tail);
     else if (m->block)
         sprintf(name, "B%zu%s", i, tail);
     else

@@ -11,13 +11,14 @@ typedef struct shape {
     const char *model;
     size_t layers, heads, block; /* block 0: every sublayer's output is a source */
     bool intervals;
-    double odd;      /* L1.mlp's weight of emb; 0: as the others */
-    bool removed;    /* L1.mlp has no weights, as after pruning */
-    bool nulls;      /* section NBD */
-    bool rough;      /* weights that look trained instead of counting up */
-    bool long_names; /* sources have names of 30 characters */
-    bool flat;       /* statistics are the same at every site but for rounding, divergences 0 */
-    bool undefined;  /* every value but the mean weights is nan */
+    double odd;       /* L1.mlp's weight of emb; 0: as the others */
+    bool removed;     /* L1.mlp has no weights, as after pruning */
+    bool nulls;       /* section NBD */
+    bool rough;       /* weights that look trained instead of counting up */
+    bool null_source; /* the oldest source is called null instead of emb */
+    bool long_names;  /* sources have names of 30 characters */
+    bool flat;        /* statistics are the same at every site but for rounding, divergences 0 */
+    bool undefined;   /* every value but the mean weights is nan */
 } shape;
 
 /* Source `i` of a model, in order of first appearance; `name` holds 48 bytes. */

@@ -397,6 +397,10 @@ static void raw_statistics_stand_beside_uniform_weights(void **state) {
     assert_has(strstr(d.data, "top1, uniform"), "\n1 0.333333 nan nan\n");
     assert_has(d.data, "entropy, null of before attention");
     drop(&d);
+    /* A null source has no distance: two others are left. */
+    d = draw(&(shape){.layers = 3, .heads = 2, .null_source = true}, "routing_by_depth_raw");
+    assert_has(strstr(d.data, "lookback, uniform"), "\n1 0.5 nan nan\n");
+    drop(&d);
 }
 
 /* gnuplot refuses an empty range, and rounding is no structure. */
