@@ -281,8 +281,9 @@ static size_t put_legend(const drawing *d, double top, bool draw) {
         x += 8;
     }
     char text[96];
-    snprintf(text, sizeof text, "null (equal logit variance, %.12s draws)",
-             routing_run_text(d->view, "null_draws"));
+    const char *draws = routing_run_text(d->view, "null_draws");
+    snprintf(text, sizeof text, "null (equal logit variance%s%.12s%s)", *draws ? ", " : "", draws,
+             *draws ? " draws" : "");
     if (draw)
         sheet_label(s, x + 4, y, text, FONT_TEXT, "");
     return lines + 1;
@@ -307,11 +308,14 @@ static void notes_of(const drawing *d, char *notes, size_t size) {
              d->bars ? "Bars: intervals over sequences; see the table."
                      : "No intervals: the table holds none (fewer than 8 sequences?).");
     size_t used = strlen(notes);
-    if (d->banded && used < size)
+    const char *nulls = routing_run_text(d->view, "null_sequences");
+    const char *all = routing_run_text(d->view, "sequences");
+    if (d->banded && used < size && *nulls && *all)
         snprintf(notes + used, size - used,
-                 " Bands: lowest to highest of random queries, on %.12s of %.12s sequences.",
-                 routing_run_text(d->view, "null_sequences"),
-                 routing_run_text(d->view, "sequences"));
+                 " Bands: lowest to highest of random queries, on %.12s of %.12s sequences.", nulls,
+                 all);
+    else if (d->banded && used < size)
+        snprintf(notes + used, size - used, " Bands: lowest to highest of random queries.");
 }
 
 int depth_lines_draw(const depth_lines *lines, sheet *s, status *st) {

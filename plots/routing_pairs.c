@@ -9,13 +9,6 @@
 
 #define NO_MAP ((size_t)-1)
 
-static int note_undefined(bool any, const char *what, status *st) {
-    if (any)
-        return DONE;
-    status_fail(st, "every %s in the table is undefined (nan)", what);
-    return NOT_DRAWN;
-}
-
 static double largest(const double *value, size_t count) {
     double max = -1;
     for (size_t i = 0; i < count; i++)
@@ -188,8 +181,10 @@ static int put_heads(head_maps *h, sheet *s, status *st) {
         h->map[i].xticks = is_lowest(h, i, used);
         high = fmax(high, largest(h->map[i].value, view->heads * view->heads));
     }
-    if (note_undefined(high >= 0, "head_js", st))
+    if (high < 0) {
+        status_fail(st, "no site with two or more sources has a defined head_js");
         return NOT_DRAWN;
+    }
     s->pages = h->pages;
     nice_range range = nice_range_of(0, high > 0 ? high : 1);
     char note[400], grouped[96] = "";
@@ -343,8 +338,10 @@ static int put_cosines(cos_maps *c, sheet *s, status *st) {
                  c->view.site[m->site].name, m->sources);
         high = fmax(high, largest(m->value, m->sources * m->sources));
     }
-    if (note_undefined(high >= 0, "cosine", st))
+    if (high < 0) {
+        status_fail(st, "every cosine in the table is undefined (nan)");
         return NOT_DRAWN;
+    }
     char note[320];
     snprintf(note, sizeof note, "Grey: a source with itself. %s",
              part ? "Sites differ in the running sum alone: shown are the last and those a third "

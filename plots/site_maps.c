@@ -275,22 +275,20 @@ static double group_height(const drawing *d, site_kind kind, size_t maps) {
 }
 
 static void notes_of(const drawing *d, char *text, size_t size) {
-    char only[96] = "", name[96] = "", beyond[96] = "";
+    char only[96] = "", beyond[96] = "";
     if (d->beyond)
         snprintf(beyond, sizeof beyond, "Beyond the scale's end: %zu of %zu cells. ", d->beyond,
                  d->valued);
     if (d->any_only)
         snprintf(only, sizeof only, " Grey: its only source, %s.", d->of->only);
-    if (d->s->pages > 1)
-        snprintf(name, sizeof name, " One colour scale for all pages; %s are in the data file.",
-                 d->of->noun);
     snprintf(text, size, "%s%s%sHatched: the site has no such %s.%s%s%s%s%s", d->of->note,
              *d->of->note ? " " : "", beyond, d->of->axis, only,
              !d->any_partial ? ""
              : d->outlined   ? " Outlined: a block's running sum."
                              : " A block's running sum is outlined in depth_attention.",
              d->blocks ? " Right: where a block opens." : "",
-             d->any_undefined ? " Red: undefined (nan)." : "", name);
+             d->any_undefined ? " Red: undefined (nan)." : "",
+             d->s->pages > 1 ? " One colour scale for all pages." : "");
 }
 
 static int put_page(const drawing *d, size_t first, size_t maps, status *st) {
