@@ -3,7 +3,10 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { BEYOND = 100, TOO_LARGE = 3, DOUBLINGS_MAX = 6 };
+enum { BEYOND = 100, DOUBLINGS_MAX = 6 };
+/* Times what most values keep below, from which on the largest ones would take the colours; around
+ * 0 a scale has half of them. */
+static const double too_large = 3, too_large_signed = 1.5;
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -46,7 +49,7 @@ int site_maps_scale(const site_maps *maps, bool diverging, colour_scale *scale, 
     if (*cells) {
         double most = size[*cells - 1 - *cells / BEYOND];
         high = size[*cells - 1];
-        if (diverging || high > TOO_LARGE * most)
+        if (high > (diverging ? too_large_signed : too_large) * most)
             high = most;
     }
     nice_range range = nice_range_of(0, high > 0 ? high : 1);
