@@ -14,7 +14,7 @@
 /* ---- Names and folders ---- */
 
 static bool name_taken(const report *r, const char *name) {
-    static const char *const reserved[] = {"overlaid", "index.html", ".report"};
+    static const char *const reserved[] = {TOGETHER_FOLDER, "index.html", ".report"};
     for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
         if (strcmp(reserved[i], name) == 0)
             return true;
@@ -57,11 +57,12 @@ static int name_model(const report *r, report_model *model, status *st) {
     return name ? DONE : FAILED;
 }
 
-/* A model's folder in OUT, which must not be the checkpoint itself. */
+/* A folder in OUT; a model's must not be the checkpoint itself. */
 static int make_folder(const report *r, const report_model *model, status *st) {
-    char *path = text_make(st, "%s/%s", r->options.out, model->name);
+    char *path = text_make(st, "%s/%s", r->options.out, folder_of(model));
     int result = path ? folder_make(path, st) : FAILED;
-    char *made = result ? NULL : realpath(path, NULL), *from = realpath(model->dir, NULL);
+    char *made = result ? NULL : realpath(path, NULL);
+    char *from = model ? realpath(model->dir, NULL) : NULL;
     if (!result && made && from && strcmp(made, from) == 0)
         result = status_fail(st,
                              "%s: is the checkpoint, and would also be the folder of what is made "
@@ -122,7 +123,7 @@ static int prepare(report *r, status *st) {
     for (size_t m = 0; m < r->models; m++)
         if (name_model(r, &r->model[m], st) || make_folder(r, &r->model[m], st))
             return FAILED;
-    return DONE;
+    return r->models > 1 ? make_folder(r, NULL, st) : DONE;
 }
 
 /* ---- Models ---- */

@@ -5,7 +5,7 @@
  *
  *     OUT/index.html          the page
  *     OUT/MODEL/              recording.h5, tables, figures/ of one model
- *     OUT/overlaid/           figures of all models together
+ *     OUT/together/           the same of all models together
  *     OUT/.report/MODEL.STEP  what a step read, wrote and said: its stamp
  *
  * Everything here is owned by the report and freed by report_clear. */
@@ -29,6 +29,7 @@ void text_list_clear(text_list *list);
 /* printf into new memory, to be freed; NULL with `st` filled. */
 char *text_make(status *st, const char *format, ...) PRINTF_LIKE(2, 3) MUST_USE;
 
+#define TOGETHER_FOLDER "together"
 enum { REPORT_FILE_MAX = 1 << 28 }; /* of a file that is held in memory, in bytes */
 
 typedef struct report_options {
@@ -48,7 +49,7 @@ typedef struct report_model {
     bool routed;
 } report_model;
 
-typedef enum step_each { EACH_MODEL, EACH_ROUTED, EACH_OTHER, ONCE } step_each;
+typedef enum step_each { EACH_MODEL, EACH_ROUTED, TOGETHER } step_each;
 
 typedef struct step_kind {
     const char *name;
@@ -98,6 +99,8 @@ int report_plan(report *r, status *st) MUST_USE;
  * something is missing. */
 int report_expand(report *r, report_step *s, status *st) MUST_USE;
 bool step_draws(const report_step *s);
+/* The name of its folder in OUT. NULL: of all together. */
+const char *folder_of(const report_model *model);
 /* Whether what it makes is there. */
 bool step_made(const report_step *s);
 /* The step that writes FILE of `model`, made or not; NULL: none does. */

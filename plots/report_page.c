@@ -66,9 +66,11 @@ static bool kind_draws_any(const report *r, const step_kind *kind) {
 
 /* ---- Pieces ---- */
 
-/* A title begins with a capital on the page. */
+/* A title begins with a capital on the page, unless its first word is a name with underscores. */
 static void put_title(FILE *out, const figure *f) {
-    char first[2] = {(char)toupper((unsigned char)*f->title), 0};
+    size_t word = strcspn(f->title, " ,:");
+    bool name = memchr(f->title, '_', word) != NULL;
+    char first[2] = {(char)(name ? *f->title : toupper((unsigned char)*f->title)), 0};
     html_text(out, first);
     html_text(out, f->title + 1);
 }

@@ -16,8 +16,7 @@
 #include <unistd.h>
 
 char *stamp_path(const report *r, const report_step *s, status *st) {
-    return text_make(st, "%s/.report/%s.%s", r->options.out, s->model ? s->model->name : "all",
-                     s->kind->name);
+    return text_make(st, "%s/.report/%s.%s", r->options.out, folder_of(s->model), s->kind->name);
 }
 
 /* One line: what, size, time, name; "-" where there is no such file. */

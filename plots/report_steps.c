@@ -3,10 +3,8 @@
  * A word of a command line stands for itself, or for others:
  *
  *     $model $input …    what `options` below says; none or several words
- *     :FILE              FILE in the model's folder
- *     first:FILE         the same of the first model
- *     all:FILE           the same of every model that has it
- *     out:FILE           FILE in OUT
+ *     :FILE              FILE in the folder of the model, or of all models together
+ *     all:FILE           FILE of every model that has it
  *
  * The word after -o is what the step writes; every other file is read, and the step that writes it
  * must have been done. A new step is one entry of `step_kinds`. */
@@ -49,14 +47,18 @@ const step_kind step_kinds[] = {
      .section = "TOK",
      .words = {"routing", ":example.h5", "-o", ":example.txt"}},
     {.name = "compare",
-     .each = EACH_OTHER,
-     .words = {"compare", "first:recording.h5", ":recording.h5", "$seed", "-o", ":compare.txt"}},
+     .each = TOGETHER,
+     .words = {"compare", "all:recording.h5", "$seed", "-o", ":compare.txt"}},
 
     /* In the order of the page. */
-    {.name = "plot together",
-     .each = ONCE,
+    {.name = "plot compare",
+     .each = TOGETHER,
+     .part = "Differences from the first model",
+     .words = {"plot", ":compare.txt", "-o", ":figures"}},
+    {.name = "plot overlaid",
+     .each = TOGETHER,
      .part = "All models together",
-     .words = {"plot", "all:depth.txt", "-o", "out:overlaid"}},
+     .words = {"plot", "all:depth.txt", "-o", ":figures"}},
     {.name = "plot routing",
      .each = EACH_ROUTED,
      .part = "Routing over depth",
@@ -70,10 +72,6 @@ const step_kind step_kinds[] = {
      .each = EACH_MODEL,
      .part = "Hidden states, gradients and loss by depth",
      .words = {"plot", ":depth.txt", "-o", ":figures"}},
-    {.name = "plot compare",
-     .each = EACH_OTHER,
-     .part = "Differences from the first model",
-     .words = {"plot", ":compare.txt", "-o", ":figures"}},
 };
 const size_t step_kind_count = sizeof step_kinds / sizeof *step_kinds;
 
@@ -151,12 +149,11 @@ static bool wanted(const report *r, const step_kind *kind, const report_model *m
     bool only_one = r->models < 2;
     if (kind->section && !some_figure_needs(kind->section))
         return false;
-    if (kind->each == ONCE)
+    if (kind->each == TOGETHER)
         return !only_one && model == r->model;
     if (!model->info)
         return false;
-    return kind->each == EACH_MODEL || (kind->each == EACH_ROUTED && model->routed) ||
-           (kind->each == EACH_OTHER && model != r->model);
+    return kind->each == EACH_MODEL || model->routed;
 }
 
 /* Model by model what needs one model alone, then what needs several. */
@@ -168,12 +165,15 @@ int report_plan(report *r, status *st) {
         for (size_t m = 0; m < r->models; m++)
             for (size_t k = 0; k < step_kind_count; k++) {
                 const step_kind *kind = &step_kinds[k];
-                if ((kind->each == EACH_OTHER || kind->each == ONCE) == several &&
-                    wanted(r, kind, &r->model[m]))
+                if ((kind->each == TOGETHER) == several && wanted(r, kind, &r->model[m]))
                     r->step[r->steps++] = (report_step){
-                        .kind = kind, .model = kind->each == ONCE ? NULL : &r->model[m]};
+                        .kind = kind, .model = kind->each == TOGETHER ? NULL : &r->model[m]};
             }
     return DONE;
+}
+
+const char *folder_of(const report_model *model) {
+    return model ? model->name : TOGETHER_FOLDER;
 }
 
 bool step_draws(const report_step *s) {
@@ -289,11 +289,15 @@ static const struct {
                {"$gradients", put_gradients}, {"$routing", put_routing},
                {"$seed", put_seed},           {"$figures", put_figures}};
 
+static char *report_path(const report *r, const report_model *model, const char *file, status *st) {
+    return text_make(st, "%s/%s/%s", r->options.out, folder_of(model), file);
+}
+
 /* A file that an earlier step writes. */
 static int read_file(report *r, report_step *s, const report_model *model, const char *file,
                      status *st) {
     const report_step *from = report_producer(r, model, file);
-    char *path = text_make(st, "%s/%s/%s", r->options.out, model->name, file);
+    char *path = report_path(r, model, file, st);
     int result = path ? DONE : FAILED;
     if (!result && (!from || !step_made(from))) {
         char *why = text_make(st, "note: there is no %s", path);
@@ -308,10 +312,10 @@ static int read_file(report *r, report_step *s, const report_model *model, const
     return result;
 }
 
-/* One of a single model is not overlaid: it has its own figures. */
+/* A single one is no comparison, and a figure shows no more than OVERLAID_MAX tables. */
 static int read_all(report *r, report_step *s, const char *file, status *st) {
-    size_t found = 0;
-    for (size_t m = 0; m < r->models && found < OVERLAID_MAX; m++) {
+    size_t found = 0, most = step_draws(s) ? OVERLAID_MAX : r->models;
+    for (size_t m = 0; m < r->models && found < most; m++) {
         const report_step *from = report_producer(r, &r->model[m], file);
         if (!from || !step_made(from))
             continue;
@@ -322,28 +326,20 @@ static int read_all(report *r, report_step *s, const char *file, status *st) {
     if (found > 1)
         return DONE;
     s->state = STEP_LEFT_OUT;
-    return text_list_add(&s->said, "note: fewer than two models can be overlaid", st);
-}
-
-static int write_file(report *r, report_step *s, const char *word, status *st) {
-    if (*word == ':')
-        s->output = text_make(st, "%s/%s/%s", r->options.out, s->model->name, word + 1);
-    else
-        s->output = text_make(st, "%s/%s", r->options.out, strchr(word, ':') + 1);
-    return s->output ? text_list_add(&s->argv, s->output, st) : FAILED;
+    return text_list_add(&s->said, "note: fewer than two models can be compared", st);
 }
 
 static int put_word(report *r, report_step *s, const char *word, bool output, status *st) {
-    if (output)
-        return write_file(r, s, word, st);
+    if (output) {
+        s->output = report_path(r, s->model, word + 1, st);
+        return s->output ? text_list_add(&s->argv, s->output, st) : FAILED;
+    }
     if (*word == '$')
         for (size_t i = 0; i < sizeof options / sizeof *options; i++)
             if (strcmp(options[i].word, word) == 0)
                 return options[i].put(r, s, st);
     if (*word == ':')
         return read_file(r, s, s->model, word + 1, st);
-    if (strncmp(word, "first:", 6) == 0)
-        return read_file(r, s, r->model, word + 6, st);
     if (strncmp(word, "all:", 4) == 0)
         return read_all(r, s, word + 4, st);
     return text_list_add(&s->argv, word, st);
@@ -358,7 +354,7 @@ int report_expand(report *r, report_step *s, status *st) {
         computes = computes || strcmp(words[i], "$input") == 0;
     }
     if (s->kind->keeps) {
-        s->output = text_make(st, "%s/%s/%s", r->options.out, s->model->name, s->kind->keeps);
+        s->output = report_path(r, s->model, s->kind->keeps, st);
         if (!s->output)
             return FAILED;
     }

@@ -12,7 +12,8 @@
 /* The tables of one model; NULL where a step was not done. */
 typedef struct model_tables {
     const report_model *model;
-    table *depth, *routing, *compare;
+    table *depth, *routing, *compare; /* the last is one of all models */
+    const char *recording;
     char *checks; /* what `fathom check` printed */
 } model_tables;
 
@@ -113,9 +114,9 @@ static bool put_shape(FILE *out, const model_tables *t) {
         return false;
     html_text(out, layers);
     if (width)
-        html_print(out, " x %s", width);
+        html_print(out, " × %s", width);
     if (heads)
-        html_print(out, ", %s", heads);
+        html_print(out, ", %s %s", heads, strcmp(heads, "1") == 0 ? "head" : "heads");
     return true;
 }
 
@@ -150,7 +151,17 @@ static bool put_perplexity(FILE *out, const model_tables *t) {
 
 static bool put_difference(FILE *out, const model_tables *t) {
     static const char *const columns[3] = {"difference", "low", "high"};
-    const key keys[] = {{"run", "1"}, {0}};
+    const table_section_view *runs = t->compare ? table_find(t->compare, "RUN") : NULL;
+    const key of_recording[] = {{"path", t->recording}, {0}};
+    size_t row = runs ? find_row(runs, 0, of_recording) : 0;
+    int run = runs ? table_column(runs, "run") : -1;
+    if (run < 0 || row == runs->rows)
+        return false;
+    if (row == 0) {
+        fputs("reference", out);
+        return true;
+    }
+    const key keys[] = {{"run", table_cell(runs, row, run)}, {0}};
     value v;
     if (!find_value(t->compare, "LOS", keys, columns, &v))
         return false;
@@ -280,7 +291,7 @@ static const struct {
 } rows[] = {
     {"residual mode", "none: PreNorm, no routing", put_mode},
     {"parameters", NULL, put_parameters},
-    {"shape", "layers x width, routing heads", put_shape},
+    {"shape", "layers × width, routing heads", put_shape},
     {"tokens read", NULL, put_tokens},
     {"loss", "nats per token", put_loss},
     {"perplexity", "exp(loss)", put_perplexity},
@@ -310,13 +321,15 @@ static int read_table(const report *r, const report_model *model, const char *fi
 static int read_tables(const report *r, const report_model *model, model_tables *t, status *st) {
     t->model = model;
     const report_step *check = report_producer(r, model, "check.txt");
+    const report_step *capture = report_producer(r, model, "recording.h5");
+    t->recording = capture && capture->output ? capture->output : "";
     size_t bytes;
     if (check && check->files.count &&
         text_read(check->output, REPORT_FILE_MAX, &t->checks, &bytes, st))
         return FAILED;
     return read_table(r, model, "depth.txt", &t->depth, st) ||
                    read_table(r, model, "routing.txt", &t->routing, st) ||
-                   read_table(r, model, "compare.txt", &t->compare, st)
+                   read_table(r, NULL, "compare.txt", &t->compare, st)
                ? FAILED
                : DONE;
 }
