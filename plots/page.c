@@ -16,7 +16,7 @@ static const char style[] =
     "--line:#33373c;--card:#1f2226;--link:#7cc0ee;--bad:#ff9c92;--badpage:#33201f}}\n"
     "*{box-sizing:border-box}\n"
     "html{-webkit-text-size-adjust:100%;text-size-adjust:100%;scroll-padding-top:3.5rem}\n"
-    "body{margin:0 auto;max-width:82rem;padding:1.5rem clamp(1rem,3vw,2.5rem) 4rem;"
+    "body{margin:0 auto;max-width:104rem;padding:1.5rem clamp(1rem,3vw,2.5rem) 4rem;"
     "background:var(--page);color:var(--text);"
     "font:1rem/1.55 system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',sans-serif;"
     "overflow-wrap:break-word}\n"
@@ -39,7 +39,8 @@ static const char style[] =
     "nav ul{list-style:none;padding:0;margin:.25rem 0 0;max-width:none;columns:21rem 3;"
     "column-gap:2rem;font-size:.93rem}\n"
     "nav li{break-inside:avoid;padding:.06rem 0 .06rem 1rem;text-indent:-1rem}\n"
-    "nav li.part{font-weight:600;margin-top:.5rem;break-after:avoid}\n"
+    "nav li.part{font-weight:600;margin-top:.5rem;break-after:avoid}"
+    "nav li.part:first-child{margin-top:0}\n"
     "nav a{text-decoration:none}nav a:hover{text-decoration:underline}\n"
     ".view{position:absolute;opacity:0;pointer-events:none}\n"
     ".views{position:sticky;top:0;z-index:1;display:flex;gap:.35rem;overflow-x:auto;"
@@ -57,14 +58,15 @@ static const char style[] =
     "tbody th,thead td{position:sticky;left:0;background:var(--page)}\n"
     "th small,td small{display:block;color:var(--soft);font-size:.84em;line-height:1.35}\n"
     ".row{display:grid;gap:1rem;align-items:start;margin:.75rem 0;"
-    "grid-template-columns:repeat(auto-fill,minmax(min(100%,22rem),1fr))}\n"
+    "grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr))}\n"
     "figure{margin:0;padding:.6rem .75rem .7rem;background:var(--card);border-radius:8px;"
-    "min-width:0;max-width:36rem}\n"
+    "min-width:0;max-width:32rem}\n"
     "figure img{display:block;width:100%;height:auto;background:#fff;border-radius:4px;"
     "margin:.4rem 0}\n"
     "figcaption{font-weight:600;font-size:.93rem}\n"
     "figure code{display:block;font-size:.72rem;line-height:1.4;color:var(--soft);"
     "overflow-wrap:anywhere;user-select:all}\n"
+    ".word{display:inline-block;max-width:100%}\n"
     "details{margin:.5rem 0}summary{cursor:pointer}\n"
     ".bad{background:var(--badpage);border-left:4px solid var(--bad);padding:.6rem 1rem;"
     "max-width:none;border-radius:0 6px 6px 0}\n"
@@ -161,6 +163,18 @@ void html_lines(FILE *out, const char *text) {
             fputc('\n', out);
             text++;
         }
+    }
+}
+
+void html_command(FILE *out, const char *command) {
+    while (*command) {
+        size_t length = strcspn(command, " ");
+        fputs("<span class=\"word\">", out);
+        put_clean(out, command, length);
+        fputs("</span>", out);
+        command += length;
+        for (; *command == ' '; command++)
+            fputc(' ', out);
     }
 }
 

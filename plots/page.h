@@ -15,7 +15,9 @@ void page_end(FILE *out);
 void html_text(FILE *out, const char *text);
 /* The same of several lines, the line ends kept. */
 void html_lines(FILE *out, const char *text);
-/* printf of text that needs no escaping is plain fprintf; this escapes all of it. */
+/* A command line; its words are not broken where they fit into a line. */
+void html_command(FILE *out, const char *command);
+/* printf, all of it escaped. */
 void html_print(FILE *out, const char *format, ...) PRINTF_LIKE(2, 3);
 
 /* An <img> that holds the svg file itself, with the size that the file names. As an image and not

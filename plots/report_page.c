@@ -104,7 +104,7 @@ static int put_figure(FILE *out, const report *r, const report_step *s, const fi
             return FAILED;
     }
     fputs("<code>", out);
-    html_text(out, s->command);
+    html_command(out, s->command);
     fputs("</code></figure>\n", out);
     return DONE;
 }
@@ -286,7 +286,7 @@ static void put_commands(FILE *out, const report *r, const report_model *model) 
         const report_step *s = &r->step[i];
         if (s->model != model || !s->command || s->state == STEP_EMPTY || s->state == STEP_LEFT_OUT)
             continue;
-        html_text(out, s->command);
+        html_command(out, s->command);
         fputc('\n', out);
     }
     fputs("</pre>\n", out);
@@ -296,7 +296,7 @@ static void put_models(FILE *out, const report *r) {
     fputs("<section id=\"models\">\n<h2>Models and commands</h2>\n<p>These commands, run in this "
           "order, make everything above. The whole page:</p>\n<pre class=\"wrap\">",
           out);
-    html_text(out, command_line());
+    html_command(out, command_line());
     fputs("</pre>\n", out);
     for (size_t m = 0; m < r->models; m++) {
         if (!r->model[m].info)

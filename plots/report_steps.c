@@ -51,14 +51,14 @@ const step_kind step_kinds[] = {
      .words = {"compare", "all:recording.h5", "$seed", "-o", ":compare.txt"}},
 
     /* In the order of the page. */
-    {.name = "plot compare",
-     .each = TOGETHER,
-     .part = "Differences from the first model",
-     .words = {"plot", ":compare.txt", "-o", ":figures"}},
     {.name = "plot overlaid",
      .each = TOGETHER,
      .part = "All models together",
      .words = {"plot", "all:depth.txt", "-o", ":figures"}},
+    {.name = "plot compare",
+     .each = TOGETHER,
+     .part = "Differences from the first model",
+     .words = {"plot", ":compare.txt", "-o", ":figures"}},
     {.name = "plot routing",
      .each = EACH_ROUTED,
      .part = "Routing over depth",
