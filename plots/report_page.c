@@ -138,7 +138,7 @@ static int put_figures(FILE *out, const report *r, const step_kind *kind, const 
         fputs("<p", out);
         put_class(out, r, r->step[i].model);
         fputs("><span class=\"absent\">", out);
-        html_print(out, "Not drawn of %s: %s.",
+        html_print(out, "Not drawn for %s: %s.",
                    r->step[i].model ? r->step[i].model->name : "all models", why);
         fputs("</span></p>\n", out);
     }
