@@ -307,6 +307,8 @@ static int make_report(report *r, status *st) {
             return result;
     }
     int result = report_plan(r, st);
+    if (!result && !r->steps)
+        result = status_fail(st, "none of the checkpoints could be read");
     if (!result)
         result = run_steps(r, &changed, st);
     if (!result)

@@ -206,15 +206,19 @@ static void put_view_labels(FILE *out, const report *r) {
     fputs("</div>\n", out);
 }
 
-static void put_introduction(FILE *out, const report *r) {
+static char *page_title(const report *r, status *st) {
+    size_t read = 0;
+    for (size_t m = 0; m < r->models; m++)
+        read += r->model[m].info != NULL;
+    return r->models == 1 ? text_make(st, "How %s reads its own layers", r->model[0].name)
+                          : text_make(st, "How %zu models read their own layers", read);
+}
+
+static void put_introduction(FILE *out, const report *r, const char *title) {
     const report_options *o = &r->options;
-    fputs("<header>\n<h1>How ", out);
-    if (r->models == 1)
-        html_text(out, r->model[0].name);
-    else
-        fprintf(out, "%zu models", r->models);
-    fputs(r->models == 1 ? " reads its own layers</h1>\n<p>" : " read their own layers</h1>\n<p>",
-          out);
+    fputs("<header>\n<h1>", out);
+    html_text(out, title);
+    fputs("</h1>\n<p>", out);
     html_print(out, "%s read ", r->models == 1 ? "It" : "Each of them");
     if (o->sequences)
         fprintf(out, "%zu sequences of ", o->sequences);
@@ -317,15 +321,13 @@ static void put_models(FILE *out, const report *r) {
 }
 
 static int put_page(FILE *out, const report *r, status *st) {
-    char *title = r->models == 1
-                      ? text_make(st, "%s: how it reads its own layers", r->model[0].name)
-                      : text_make(st, "How %zu models read their own layers", r->models);
+    char *title = page_title(r, st);
     if (!title)
         return FAILED;
     page_begin(out, title, r->models > 1 ? r->models + 1 : 0);
-    free(title);
     put_views(out, r);
-    put_introduction(out, r);
+    put_introduction(out, r, title);
+    free(title);
     put_failures(out, r);
     put_contents(out, r);
     put_view_labels(out, r);

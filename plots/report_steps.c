@@ -146,11 +146,13 @@ static bool some_figure_needs(const char *section) {
 }
 
 static bool wanted(const report *r, const step_kind *kind, const report_model *model) {
-    bool only_one = r->models < 2;
+    size_t readable = 0;
+    for (size_t m = 0; m < r->models; m++)
+        readable += r->model[m].info != NULL;
     if (kind->section && !some_figure_needs(kind->section))
         return false;
     if (kind->each == TOGETHER)
-        return !only_one && model == r->model;
+        return readable > 1 && model == r->model;
     if (!model->info)
         return false;
     return kind->each == EACH_MODEL || model->routed;
