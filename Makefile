@@ -188,7 +188,7 @@ deps: ## install the packages that are missing (apt)
 	    echo "fathom: apt-get could not install them; as root: apt-get install $$*" >&2; exit 1; }
 
 # ---- Running it ----------------------------------------------------------------------------
-demo: ## build, then record and draw the bundled models into build/demo
+demo: ## build, then report on the bundled models: build/demo/index.html
 	+@$(call with_packages,all,$(PACKAGES_BUILD))
 	@FATHOM=$(abspath $(OUT))/fathom sh datasets/demo.sh $(OUT)/demo
 
