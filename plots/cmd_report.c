@@ -187,12 +187,16 @@ static void print_begin(const report *r, size_t index) {
     fflush(stderr);
 }
 
+static void end_line(void) {
+    if (!option_quiet && isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
 static void print_end(const report *r, size_t index, double seconds) {
     const report_step *s = &r->step[index];
     if (option_quiet)
         return;
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
+    end_line();
     print_name(r, index);
     switch (s->state) {
     case STEP_DONE:
@@ -237,8 +241,11 @@ static int run_steps(report *r, bool *changed, status *st) {
         if (!result)
             result = report_run_step(r, s, st);
         if (result == INTERRUPTED || interrupt_pending()) {
-            if (!option_quiet)
-                fputc('\n', stderr);
+            end_line();
+            log_note(
+                "interrupted at %s %s; what was done is kept, and the same command goes on from "
+                "there",
+                s->kind->name, s->model ? s->model->name : "");
             return INTERRUPTED;
         }
         if (result)
@@ -306,7 +313,7 @@ static int make_report(report *r, status *st) {
         if (result)
             return result;
     }
-    int result = report_plan(r, st);
+    int result = interrupt_pending() ? INTERRUPTED : report_plan(r, st);
     if (!result && !r->steps)
         result = status_fail(st, "none of the checkpoints could be read");
     if (!result)
