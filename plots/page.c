@@ -60,7 +60,7 @@ static const char style[] =
     ".row{display:grid;gap:1rem;align-items:start;margin:.75rem 0;"
     "grid-template-columns:repeat(auto-fill,minmax(min(100%,22rem),1fr))}"
     ".row:has(>:only-child){grid-template-columns:minmax(0,32rem)}\n"
-    "@media (min-width:56rem){.row:has(>:nth-child(4):last-child){"
+    "@media (min-width:56rem){.row:has(>:nth-child(2):last-child,>:nth-child(4):last-child){"
     "grid-template-columns:repeat(2,minmax(0,32rem))}}\n"
     "@media (min-width:96rem){.row:has(>:nth-child(4):last-child){"
     "grid-template-columns:repeat(4,1fr)}}\n"
