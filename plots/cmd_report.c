@@ -4,94 +4,11 @@
 #include "runtime/base/command.h"
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
-#include "runtime/base/output.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* ---- Names and folders ---- */
-
-static bool name_taken(const report *r, const char *name) {
-    static const char *const reserved[] = {TOGETHER_FOLDER, "index.html", ".report"};
-    for (size_t i = 0; i < sizeof reserved / sizeof *reserved; i++)
-        if (strcmp(reserved[i], name) == 0)
-            return true;
-    for (size_t m = 0; m < r->models && r->model[m].name; m++)
-        if (strcmp(r->model[m].name, name) == 0)
-            return true;
-    return false;
-}
-
-/* The last part of the path, with a number where another model has it already. */
-static int name_model(const report *r, report_model *model, status *st) {
-    char *full = realpath(model->dir, NULL);
-    const char *given = model->dir + strlen(model->dir), *end;
-    while (given > model->dir && given[-1] == '/')
-        given--;
-    end = given;
-    while (given > model->dir && given[-1] != '/')
-        given--;
-    size_t length = (size_t)(end - given);
-    bool dots = length == 0 || (*given == '.' && (length == 1 || (length == 2 && given[1] == '.')));
-    if (dots && full && full[1]) {
-        given = strrchr(full, '/') + 1;
-        length = strlen(given);
-    } else if (dots) {
-        given = "model";
-        length = 5;
-    }
-    char *base = text_make(st, "%.*s", (int)length, given);
-    for (char *at = base; at && *at; at++)
-        if ((unsigned char)*at < 32 || *at == 127)
-            *at = '_';
-    char *name = base ? mem_text(base, st) : NULL;
-    for (size_t number = 2; name && name_taken(r, name); number++) {
-        free(name);
-        name = text_make(st, "%s-%zu", base, number);
-    }
-    free(base);
-    free(full);
-    model->name = name;
-    return name ? DONE : FAILED;
-}
-
-/* A folder in OUT; a model's must not be the checkpoint itself. */
-static int make_folder(const report *r, const report_model *model, status *st) {
-    char *path = text_make(st, "%s/%s", r->options.out, folder_of(model));
-    int result = path ? folder_make(path, st) : FAILED;
-    char *made = result ? NULL : realpath(path, NULL);
-    char *from = model ? realpath(model->dir, NULL) : NULL;
-    if (!result && made && from && strcmp(made, from) == 0)
-        result = status_fail(st,
-                             "%s: is the checkpoint, and would also be the folder of what is made "
-                             "from it; give another folder with -o",
-                             path);
-    free(made);
-    free(from);
-    free(path);
-    return result;
-}
-
-/* A page that something else wrote is not replaced. */
-static int check_page(const report *r, status *st) {
-    char head[1024] = "";
-    char *path = text_make(st, "%s/index.html", r->options.out);
-    FILE *in = path ? fopen(path, "re") : NULL;
-    int result = path ? DONE : FAILED;
-    if (in) {
-        head[fread(head, 1, sizeof head - 1, in)] = 0;
-        fclose(in);
-        if (!strstr(head, "content=\"fathom report"))
-            result = status_fail(st,
-                                 "%s: was not written by `fathom report` and is not replaced; give "
-                                 "another folder with -o",
-                                 path);
-    }
-    free(path);
-    return result;
-}
 
 static int check_options(const report_options *o, status *st) {
     if (!o->out || !*o->out)
@@ -104,61 +21,6 @@ static int check_options(const report_options *o, status *st) {
                                "input");
     const char *input = o->text ? o->text : o->tokens;
     return access(input, R_OK) ? status_fail(st, "%s: cannot be read", input) : DONE;
-}
-
-static int prepare(report *r, status *st) {
-    report_options *o = &r->options;
-    if (check_options(o, st))
-        return FAILED;
-    char *hidden = text_make(st, "%s/.report", o->out);
-    int result =
-        hidden && !folder_make(o->out, st) && !check_page(r, st) ? folder_make(hidden, st) : FAILED;
-    free(hidden);
-    r->model = result ? NULL : mem_array(o->dirs.count, sizeof *r->model, "models", st);
-    if (!r->model)
-        return FAILED;
-    r->models = o->dirs.count;
-    for (size_t m = 0; m < r->models; m++)
-        r->model[m].dir = o->dirs.item[m];
-    for (size_t m = 0; m < r->models; m++)
-        if (name_model(r, &r->model[m], st) || make_folder(r, &r->model[m], st))
-            return FAILED;
-    return r->models > 1 ? make_folder(r, NULL, st) : DONE;
-}
-
-/* ---- Models ---- */
-
-static bool routes(const char *info) {
-    const char *mode = strstr(info, "\nmode ");
-    return mode && strncmp(mode + 6 + strspn(mode + 6, " "), "none\n", 5) != 0;
-}
-
-/* Every model is opened before the first long step. One that cannot be read ends the run, or is
- * left out with --keep-going. */
-static int read_model(report *r, report_model *model, status *st) {
-    text_list argv = {0}, said = {0};
-    char heads[24];
-    int code = EXIT_WRONG;
-    snprintf(heads, sizeof heads, "%zu", r->options.routing_heads);
-    int result =
-        text_list_add(&argv, "info", st) || text_list_add(&argv, model->dir, st) ||
-                (r->options.routing_heads &&
-                 (text_list_add(&argv, "--routing-heads", st) || text_list_add(&argv, heads, st)))
-            ? FAILED
-            : report_command(r, &argv, &code, &model->info, &said, st);
-    if (!result && code) {
-        free(model->info);
-        model->info = NULL;
-        model->why = mem_text(said_why(&said), st);
-        log_error("%s", said_why(&said));
-        if (!r->options.keep_going || !model->why)
-            result = status_fail(st, "%s: cannot be read; --keep-going leaves it out", model->dir);
-    } else if (!result) {
-        model->routed = routes(model->info);
-    }
-    text_list_clear(&argv);
-    text_list_clear(&said);
-    return result;
 }
 
 /* ---- Steps ---- */
@@ -306,14 +168,11 @@ static int write_page(const report *r, status *st) {
 
 static int make_report(report *r, status *st) {
     bool changed = false;
-    if (prepare(r, st))
+    if (check_options(&r->options, st) || report_prepare(r, st))
         return FAILED;
-    for (size_t m = 0; m < r->models; m++) {
-        int result = read_model(r, &r->model[m], st);
-        if (result)
-            return result;
-    }
-    int result = interrupt_pending() ? INTERRUPTED : report_plan(r, st);
+    int result = report_read_models(r, st);
+    if (!result)
+        result = report_plan(r, st);
     if (!result && !r->steps)
         result = status_fail(st, "none of the checkpoints could be read");
     if (!result)
@@ -339,6 +198,79 @@ static char *trimmed(const char *path) {
     return copy;
 }
 
+/* What is read, and what else goes on to the commands. */
+#define INPUT_OPTIONS(o)                                                                           \
+    {.name = "text",                                                                               \
+     .kind = OPTION_TEXT,                                                                          \
+     .value = &(o)->text,                                                                          \
+     .metavar = "FILE",                                                                            \
+     .help = "text to read, one token a byte (models with a vocabulary of 256)"},                  \
+        {.name = "tokens",                                                                         \
+         .kind = OPTION_TEXT,                                                                      \
+         .value = &(o)->tokens,                                                                    \
+         .metavar = "FILE",                                                                        \
+         .help = "token ids to read, as for `fathom capture`"},                                    \
+        {.name = "context",                                                                        \
+         .letter = 'c',                                                                            \
+         .kind = OPTION_SIZE,                                                                      \
+         .value = &(o)->context,                                                                   \
+         .min = 2,                                                                                 \
+         .max = 1 << 24,                                                                           \
+         .metavar = "N",                                                                           \
+         .help = "tokens in a sequence"},                                                          \
+        {.name = "sequences",                                                                      \
+         .letter = 'n',                                                                            \
+         .kind = OPTION_SIZE,                                                                      \
+         .value = &(o)->sequences,                                                                 \
+         .max = 1 << 30,                                                                           \
+         .metavar = "N",                                                                           \
+         .help = "sequences to read, evenly spaced over the input; 0 = all"},                      \
+        {.name = "stride",                                                                         \
+         .kind = OPTION_SIZE,                                                                      \
+         .value = &(o)->stride,                                                                    \
+         .max = 1 << 30,                                                                           \
+         .metavar = "N",                                                                           \
+         .help = "tokens from one sequence's start to the next's; then the first sequences are "   \
+                 "read",                                                                           \
+         .given = &(o)->stride_given},                                                             \
+    {                                                                                              \
+        .name = "bos", .kind = OPTION_TEXT, .value = &(o)->bos, .metavar = "ID",                   \
+        .help = "token id put before every sequence"                                               \
+    }
+#define PASSED_OPTIONS(o)                                                                          \
+    {.name = "null",                                                                               \
+     .kind = OPTION_SIZE,                                                                          \
+     .value = &(o)->nulls,                                                                         \
+     .max = 64,                                                                                    \
+     .metavar = "R",                                                                               \
+     .help = "random queries that routing is held against; 0 = none"},                             \
+        {.name = "no-gradients",                                                                   \
+         .kind = OPTION_FLAG,                                                                      \
+         .value = &(o)->no_gradients,                                                              \
+         .help = "leave out the backward pass and what is measured in it"},                        \
+        {.name = "routing-heads",                                                                  \
+         .kind = OPTION_SIZE,                                                                      \
+         .value = &(o)->routing_heads,                                                             \
+         .max = 1 << 12,                                                                           \
+         .metavar = "N",                                                                           \
+         .help = "routing heads, where config.json lacks attnres_num_heads; 0 = as it says"},      \
+        {.name = "device",                                                                         \
+         .kind = OPTION_TEXT,                                                                      \
+         .value = &(o)->device,                                                                    \
+         .metavar = "NAME",                                                                        \
+         .help = "where to compute, as for `fathom capture`"},                                     \
+        {.name = "dtype",                                                                          \
+         .kind = OPTION_TEXT,                                                                      \
+         .value = &(o)->dtype,                                                                     \
+         .metavar = "NAME",                                                                        \
+         .help = "numbers to compute in, as for `fathom capture`"},                                \
+        OPTION_THREADS(&(o)->threads), {                                                           \
+        .name = "seed", .kind = OPTION_SEED, .value = &(o)->seed, .metavar = "N",                  \
+        .help = "seed of the random numbers, passed to every command; where not given each takes " \
+                "its own default",                                                                 \
+        .given = &(o)->seed_given                                                                  \
+    }
+
 int cmd_report(int argc, char **argv) {
     report r = {.options = {.context = 256, .sequences = 32, .nulls = 8}};
     report_options *o = &r.options;
@@ -349,78 +281,8 @@ int cmd_report(int argc, char **argv) {
          .value = &o->out,
          .metavar = "OUT",
          .help = "folder of the page and of all it is made from; made where missing"},
-        {.name = "text",
-         .kind = OPTION_TEXT,
-         .value = &o->text,
-         .metavar = "FILE",
-         .help = "text to read, one token a byte (models with a vocabulary of 256)"},
-        {.name = "tokens",
-         .kind = OPTION_TEXT,
-         .value = &o->tokens,
-         .metavar = "FILE",
-         .help = "token ids to read, as for `fathom capture`"},
-        {.name = "context",
-         .letter = 'c',
-         .kind = OPTION_SIZE,
-         .value = &o->context,
-         .min = 2,
-         .max = 1 << 24,
-         .metavar = "N",
-         .help = "tokens in a sequence"},
-        {.name = "sequences",
-         .letter = 'n',
-         .kind = OPTION_SIZE,
-         .value = &o->sequences,
-         .max = 1 << 30,
-         .metavar = "N",
-         .help = "sequences to read, evenly spaced over the input; 0 = all"},
-        {.name = "stride",
-         .kind = OPTION_SIZE,
-         .value = &o->stride,
-         .max = 1 << 30,
-         .metavar = "N",
-         .help = "tokens from one sequence's start to the next's; then the first sequences are "
-                 "read",
-         .given = &o->stride_given},
-        {.name = "bos",
-         .kind = OPTION_TEXT,
-         .value = &o->bos,
-         .metavar = "ID",
-         .help = "token id put before every sequence"},
-        {.name = "null",
-         .kind = OPTION_SIZE,
-         .value = &o->nulls,
-         .max = 64,
-         .metavar = "R",
-         .help = "random queries that routing is held against; 0 = none"},
-        {.name = "no-gradients",
-         .kind = OPTION_FLAG,
-         .value = &o->no_gradients,
-         .help = "leave out the backward pass and what is measured in it"},
-        {.name = "routing-heads",
-         .kind = OPTION_SIZE,
-         .value = &o->routing_heads,
-         .max = 1 << 12,
-         .metavar = "N",
-         .help = "routing heads, where config.json lacks attnres_num_heads; 0 = as it says"},
-        {.name = "device",
-         .kind = OPTION_TEXT,
-         .value = &o->device,
-         .metavar = "NAME",
-         .help = "where to compute, as for `fathom capture`"},
-        {.name = "dtype",
-         .kind = OPTION_TEXT,
-         .value = &o->dtype,
-         .metavar = "NAME",
-         .help = "numbers to compute in, as for `fathom capture`"},
-        OPTION_THREADS(&o->threads),
-        {.name = "seed",
-         .kind = OPTION_SEED,
-         .value = &o->seed,
-         .metavar = "N",
-         .help = "seed of the random numbers, passed to every command; where not given each takes "
-                 "its own default",
-         .given = &o->seed_given},
+        INPUT_OPTIONS(o),
+        PASSED_OPTIONS(o),
         {.name = "keep-going",
          .kind = OPTION_FLAG,
          .value = &o->keep_going,

@@ -42,7 +42,7 @@ static const char style[] =
     "nav li.part{font-weight:600;margin-top:.5rem;break-after:avoid}"
     "nav li.part:first-child{margin-top:0}\n"
     "nav a{text-decoration:none}nav a:hover{text-decoration:underline}\n"
-    ".view{position:absolute;opacity:0;pointer-events:none}\n"
+    ".view{position:fixed;top:0;left:0;opacity:0;pointer-events:none}\n"
     ".views{position:sticky;top:0;z-index:1;display:flex;gap:.35rem;overflow-x:auto;"
     "margin:1.25rem 0 0;padding:.5rem 0;background:var(--page);border-bottom:1px solid "
     "var(--line);font-size:.9rem}\n"

@@ -88,6 +88,14 @@ typedef struct report {
     report_step *step;
 } report;
 
+/* ---- report_models.c ---- */
+
+/* Names the models of the options, and makes the folders of everything. */
+int report_prepare(report *r, status *st) MUST_USE;
+/* Reads what each model is before the first long step. One that cannot be read is an error, or is
+ * left out with --keep-going. */
+int report_read_models(report *r, status *st) MUST_USE;
+
 /* ---- report_steps.c ---- */
 
 extern const step_kind step_kinds[];

@@ -36,19 +36,6 @@ static size_t count_images(const report_step *s, const figure *f) {
     return count;
 }
 
-/* Why the step did not draw the figure, or NULL. */
-static const char *why_not_drawn(const report_step *s, const figure *f) {
-    static const char middle[] = ": not drawn: ";
-    size_t length = strlen(f->name);
-    for (size_t i = 0; i < s->said.count; i++) {
-        const char *text = strchr(s->said.item[i], ' ') + 1;
-        if (strncmp(text, f->name, length) == 0 &&
-            strncmp(text + length, middle, sizeof middle - 1) == 0)
-            return text + length + sizeof middle - 1;
-    }
-    return NULL;
-}
-
 /* Over the steps of one kind. */
 static bool kind_draws(const report *r, const step_kind *kind, const figure *f) {
     for (size_t i = 0; i < r->steps; i++)
@@ -109,6 +96,22 @@ static int put_figure(FILE *out, const report *r, const report_step *s, const fi
     return DONE;
 }
 
+/* What the command said about the figure: that a model has none and why, that a run is not in it.
+ */
+static void put_notes(FILE *out, const report *r, const report_step *s, const figure *f) {
+    size_t length = strlen(f->name);
+    for (size_t i = 0; i < s->said.count; i++) {
+        const char *text = strchr(s->said.item[i], ' ') + 1;
+        if (strncmp(text, f->name, length) != 0 || strncmp(text + length, ": ", 2) != 0)
+            continue;
+        fputs("<p", out);
+        put_class(out, r, s->model);
+        fputs("><span class=\"absent\">", out);
+        html_print(out, "%s: %s.", s->model ? s->model->name : "all models", text + length + 2);
+        fputs("</span></p>\n", out);
+    }
+}
+
 /* One figure of all models that have it, side by side. */
 static int put_figures(FILE *out, const report *r, const step_kind *kind, const figure *f,
                        status *st) {
@@ -131,17 +134,9 @@ static int put_figures(FILE *out, const report *r, const step_kind *kind, const 
             put_figure(out, r, &r->step[i], f, st))
             return FAILED;
     fputs("</div>\n", out);
-    for (size_t i = 0; i < r->steps; i++) {
-        const char *why = r->step[i].kind == kind ? why_not_drawn(&r->step[i], f) : NULL;
-        if (!why)
-            continue;
-        fputs("<p", out);
-        put_class(out, r, r->step[i].model);
-        fputs("><span class=\"absent\">", out);
-        html_print(out, "Not drawn for %s: %s.",
-                   r->step[i].model ? r->step[i].model->name : "all models", why);
-        fputs("</span></p>\n", out);
-    }
+    for (size_t i = 0; i < r->steps; i++)
+        if (r->step[i].kind == kind)
+            put_notes(out, r, &r->step[i], f);
     fputs("</article>\n", out);
     return DONE;
 }
@@ -220,11 +215,13 @@ static void put_introduction(FILE *out, const report *r, const char *title) {
     html_text(out, title);
     fputs("</h1>\n<p>", out);
     html_print(out, "%s read ", r->models == 1 ? "It" : "Each of them");
-    if (o->sequences)
-        fprintf(out, "%zu sequences of ", o->sequences);
-    fprintf(out, "%zu tokens of <code>", o->context);
+    fputs("<code>", out);
     html_text(out, o->text ? o->text : o->tokens);
-    fputs("</code>. What a model does at every depth was recorded during the pass, statistics with "
+    fputs("</code>, ", out);
+    if (o->sequences)
+        fprintf(out, "at most %zu sequences of ", o->sequences);
+    fprintf(out, "at most %zu tokens%s. What", o->context, o->sequences ? "" : " at a time");
+    fputs(" a model does at every depth was recorded during the pass, statistics with "
           "intervals were computed from the recording, and figures were drawn from these. Under "
           "each figure stands the command that made it; the script and the data of each lie in "
           "the folder <code>figures</code> of its model.</p>\n</header>\n",
@@ -298,7 +295,8 @@ static void put_commands(FILE *out, const report *r, const report_model *model) 
 
 static void put_models(FILE *out, const report *r) {
     fputs("<section id=\"models\">\n<h2>Models and commands</h2>\n<p>These commands, run in this "
-          "order, make everything above. The whole page:</p>\n<pre class=\"wrap\">",
+          "order, make everything above once its folders are there. This one runs them "
+          "all:</p>\n<pre class=\"wrap\">",
           out);
     html_command(out, command_line());
     fputs("</pre>\n", out);

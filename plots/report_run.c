@@ -129,6 +129,14 @@ static int add_made(const report *r, report_step *s, const char *path, status *s
     return text_list_add(&s->files, below ? path + length + 1 : path, st);
 }
 
+/* NAME.gp draws NAME.dat, which `fathom plot` does not list. */
+static int add_data(const report *r, report_step *s, const char *script, status *st) {
+    char *path = text_make(st, "%.*s.dat", (int)(strlen(script) - 3), script);
+    int result = path ? add_made(r, s, path, st) : FAILED;
+    free(path);
+    return result;
+}
+
 /* The files that `fathom plot` lists. Without gnuplot there are scripts alone, which is not what
  * was asked. */
 static int take_figures(const report *r, report_step *s, char *printed, status *st) {
@@ -136,7 +144,7 @@ static int take_figures(const report *r, report_step *s, char *printed, status *
     for (char *line = strtok(printed, "\n"); line; line = strtok(NULL, "\n")) {
         images += ends_in(line, ".svg");
         scripts += ends_in(line, ".gp");
-        if (add_made(r, s, line, st))
+        if (add_made(r, s, line, st) || (ends_in(line, ".gp") && add_data(r, s, line, st)))
             return FAILED;
     }
     if (images < scripts)
@@ -179,10 +187,13 @@ static int take_results(const report *r, report_step *s, int code, char *printed
     return s->state == STEP_DONE ? add_made(r, s, s->output, st) : DONE;
 }
 
-/* Figures of an earlier run that this one did not draw. */
+/* Figures of an earlier run that this one did not draw. Nothing outside OUT, whatever a stamp says.
+ */
 static void remove_old(const report *r, const text_list *old, const text_list *new) {
     status st;
     for (size_t i = 0; i < old->count; i++) {
+        if (strstr(old->item[i], "../"))
+            continue;
         char *path =
             has(new, old->item[i]) ? NULL : text_make(&st, "%s/%s", r->options.out, old->item[i]);
         if (path)
