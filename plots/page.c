@@ -88,8 +88,8 @@ static const char style[] =
     "figure,tr{break-inside:avoid}h2,h3{break-after:avoid}"
     ".row{grid-template-columns:repeat(2,1fr)}}\n";
 
-/* View 0 shows everything, view i what belongs to model i and what belongs to none. No script: the
- * radio buttons stand before all that they choose from. */
+/* View 0 shows everything, view i what belongs to model i and what belongs to none, without
+ * headings of nothing. No script: the radio buttons stand before all that they choose from. */
 static void put_view_styles(FILE *out, size_t views) {
     for (size_t i = 0; i < views; i++) {
         fprintf(out,
@@ -97,7 +97,11 @@ static void put_view_styles(FILE *out, size_t views) {
                 "#v%zu:focus-visible~.views label[for=v%zu]{outline:2px solid var(--link)}\n",
                 i, i, i, i);
         if (i)
-            fprintf(out, "#v%zu:checked~main .m:not(.m%zu){display:none}\n", i, i);
+            fprintf(out,
+                    "#v%zu:checked~main .m:not(.m%zu),"
+                    "#v%zu:checked~main :is(article,section):has(.m):not(:has(.m%zu))"
+                    "{display:none}\n",
+                    i, i, i, i);
     }
 }
 
