@@ -16,7 +16,7 @@ typedef struct compared_row {
 } compared_row;
 
 static const char *const ratio[] = {"ln_ratio", "low", "high", NULL};
-static const char *const difference[] = {"difference", "low", "high", NULL};
+static const char *const difference[] = {"difference", "low", "high", "reference", "value", NULL};
 static const char *const split[] = {"value",      "low", "high", "split_half_reference",
                                     "split_half", NULL};
 #define SIZES(name)                                                                                \
@@ -69,12 +69,18 @@ static int add_rows(curve_sheet *c, const compared_row *what, const compare_row 
     return DONE;
 }
 
-/* Rows of full modes have no running sum to compare. */
-static size_t drop_states(const compare_view *view, compare_row *rows, size_t count) {
+/* What there is to compare: full modes keep no running sum, and statistics that are 0 in both runs
+ * are of sites with one source or of one head. */
+static size_t keep_comparable(const compare_view *view, const compared_row *what, compare_row *rows,
+                              size_t count) {
     size_t kept = 0;
-    for (size_t i = 0; i < count; i++)
-        if (!view->replaces[0] && !view->replaces[rows[i].run])
+    for (size_t i = 0; i < count; i++) {
+        const double *n = rows[i].number;
+        bool no_state = what->state && (view->replaces[0] || view->replaces[rows[i].run]);
+        bool fixed = what->choice.numbers == difference && n[3] == 0 && n[4] == 0;
+        if (!no_state && !fixed)
             rows[kept++] = rows[i];
+    }
     return kept;
 }
 
@@ -117,9 +123,10 @@ static int draw_rows(const table *from, const compared_row *what, size_t count, 
     begin(&c, &view, title);
     for (size_t i = 0; !result && i < count; i++) {
         result = compare_rows(&view, &what[i].choice, &rows[i], &found[i], st);
-        if (what[i].state)
-            found[i] = drop_states(&view, rows[i], found[i]);
-        c.layers = deepest(rows[i], result ? 0 : found[i], c.layers ? c.layers : 1);
+        if (result)
+            break;
+        found[i] = keep_comparable(&view, &what[i], rows[i], found[i]);
+        c.layers = deepest(rows[i], found[i], c.layers ? c.layers : 1);
         all += found[i];
     }
     for (size_t i = 0; !result && i < count; i++) {

@@ -93,9 +93,11 @@ static void put_axis(const sheet *s, const panel_rows *data) {
             break;
         step *= 2;
     }
-    /* Marks are multiples of the step, so that 0 is one of them. */
-    fprintf(s->script, "set xrange [%.6g : %.6g]; set xtics out nomirror offset 0, 0.4 %.6g\n",
-            range.low, range.high, step);
+    /* Where all differences have one sign, 0 stands clear of the edge. */
+    double span = range.high - range.low, low = range.low < 0 ? range.low : -0.05 * span,
+           high = range.high > 0 ? range.high : 0.05 * span;
+    fprintf(s->script, "set xrange [%.6g : %.6g]; set xtics out nomirror offset 0, 0.4 %.6g\n", low,
+            high, step);
 }
 
 static void put_panel(const sheet *s, const compare_view *view, const summary_panel *panel,
@@ -109,6 +111,14 @@ static void put_panel(const sheet *s, const compare_view *view, const summary_pa
         run_name name = view->name[run];
         cut_middle(name.text, NAME_CHARS);
         sheet_label(s, LEFT - 5, top + ((double)run - 0.5) * ROW, name.text, FONT_TICK, "right");
+    }
+    for (size_t run = 1; run < view->runs; run++) {
+        bool any = false;
+        for (size_t i = 0; i < data->count; i++)
+            any = any || (data->row[i].run == run && !isnan(data->row[i].number[0]));
+        if (!any)
+            sheet_label(s, RIGHT - 4, top + ((double)run - 0.5) * ROW, "not compared", FONT_TICK,
+                        "right tc rgb '#888888'");
     }
     put_axis(s, data);
     const char *before = "plot ";

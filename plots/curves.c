@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    LEFT = 46,
+    LEFT = 50,
     RIGHT = SHEET_WIDTH - 10,
     PAIR_GAP = 40,   /* between panels with axes of their own: room for labels */
     SHARED_GAP = 10, /* between panels that share one */
@@ -16,9 +16,11 @@ enum {
     ROW_GAP = 5,
     LEGEND_LINE = 12,
     LEGEND_SAMPLE = 24,
-    LEGEND_CHARS = 46,
-    X_AXIS = 36,      /* from the lowest panel to the notes */
-    POINT_PIXELS = 7, /* marks closer than this are thinned */
+    LEGEND_CHAR = 5,
+    LEGEND_CHARS = 54,
+    HEADING_LINE = 13, /* of the two columns */
+    X_AXIS = 36,       /* from the lowest panel to the notes */
+    POINT_PIXELS = 7,  /* marks closer than this are thinned */
     FIRST_RUN_TYPE = 11,
 };
 
@@ -118,7 +120,7 @@ static double put_legend(const curve_sheet *c, const sheet *s, double y, bool dr
             continue;
         snprintf(text, sizeof text, "%s", block ? "a block opens" : c->look[look].text);
         cut_middle(text, LEGEND_CHARS);
-        double width = LEGEND_SAMPLE + (double)text_chars(text) * TICK_CHAR + 8;
+        double width = LEGEND_SAMPLE + (double)text_chars(text) * LEGEND_CHAR + 10;
         if (x > 8 && x + width > SHEET_WIDTH - 4) {
             x = 8;
             line++;
@@ -229,36 +231,49 @@ static void put_tick(FILE *script, double at, bool *first) {
     *first = false;
 }
 
-/* A logarithmic axis: marks are evenly spaced numbers where the range is narrow, else 1, 2, 5, 10,
- * else powers of ten as many as have room. */
-static void put_log_axis(FILE *script, const char *axis, double low, double high, double room) {
+/* Marks of a logarithmic axis of `decades` in `room` pixels: how many of 1, 2, 5 (or 1, 3) of every
+ * `step`-th power of ten have `size` pixels each. */
+typedef struct log_marks {
+    double of[3], step;
+    int count;
+} log_marks;
+
+static log_marks choose_marks(double decades, double room, double size) {
+    double widest = room / decades / size; /* labels in a decade */
+    if (widest >= 1 / log10(2))
+        return (log_marks){{1, 2, 5}, 1, 3};
+    if (widest >= 1 / log10(3))
+        return (log_marks){{1, 3, 0}, 1, 2};
+    return (log_marks){{1, 0, 0}, fmax(1, ceil(1 / widest)), 1};
+}
+
+/* A logarithmic axis in `room` pixels: marks are evenly spaced numbers where the range is narrow,
+ * else those of choose_marks. */
+static void put_log_axis(FILE *script, const char *axis, double low, double high, double room,
+                         double size) {
     bool first = true;
     double bottom = snap(low, false), top = snap(high, true);
     if (!(top > bottom))
         top = snap(high * 2, true);
-    double decades = log10(top / bottom);
-    if (high < 4 * low && high > low) {
-        nice_range range = nice_range_of(low, high);
-        bottom = range.low > 0 ? range.low : low / 1.05;
-        top = range.high;
-        fprintf(script, "set logscale %s; set %srange [%.6g : %.6g]; set %stics (", axis, axis,
-                bottom, top, axis);
-        for (double at = ceil(bottom / range.step - 1e-9) * range.step; at <= top * (1 + 1e-9);
-             at += range.step)
-            put_tick(script, at, &first);
-    } else {
-        double most = fmax(2, floor(room / 13));
-        bool fine = 3 * decades <= most;
-        double step = fmax(1, ceil(decades / most));
-        fprintf(script, "set logscale %s; set %srange [%.6g : %.6g]; set %stics (", axis, axis,
-                bottom, top, axis);
-        for (double power = floor(log10(bottom) + 1e-9); power <= log10(top) + 1e-9; power += step)
-            for (int i = 0; i < (fine ? 3 : 1); i++) {
-                double at = (const double[]){1, 2, 5}[i] * pow(10, power);
-                if (at >= bottom * (1 - 1e-9) && at <= top * (1 + 1e-9))
-                    put_tick(script, at, &first);
-            }
+    bool narrow = high < 4 * low && high > low;
+    nice_range even = nice_range_of(low, high);
+    if (narrow) {
+        bottom = even.low > 0 ? even.low : low / 1.05;
+        top = even.high;
     }
+    fprintf(script, "set logscale %s; set %srange [%.6g : %.6g]; set %stics (", axis, axis, bottom,
+            top, axis);
+    for (double at = ceil(bottom / even.step - 1e-9) * even.step; narrow && at <= top * (1 + 1e-9);
+         at += even.step)
+        put_tick(script, at, &first);
+    log_marks marks = choose_marks(log10(top / bottom), room, size);
+    for (double power = floor(log10(bottom) + 1e-9); !narrow && power <= log10(top) + 1e-9;
+         power += marks.step)
+        for (int i = 0; i < marks.count; i++) {
+            double at = marks.of[i] * pow(10, power);
+            if (at >= bottom * (1 - 1e-9) && at <= top * (1 + 1e-9))
+                put_tick(script, at, &first);
+        }
     fputs(")\n", script);
 }
 
@@ -301,14 +316,20 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
             band = band || (!isnan(line->point[k].from) && !isnan(line->point[k].to));
         if (!band)
             continue;
-        fprintf(script,
-                "%sD index %zu using 1:5:6 with filledcurves lt %zu fs transparent solid "
-                "0.18 noborder",
-                before, line->index, line_type(c, look));
+        fprintf(script, "%sD index %zu using %s lt %zu fs transparent solid 0.18 noborder", before,
+                line->index,
+                line->points == 1 ? "1:2:($1-0.15):($1+0.15):5:6 with boxxyerror"
+                                  : "1:5:6 with filledcurves",
+                line_type(c, look));
         before = next;
     }
     for (size_t look = 0; look < c->looks; look++) {
         const curve *line = &panel->curve[look];
+        char x[32] = "1";
+        /* On an axis of positions intervals are long: runs stand side by side. */
+        if (c->runs && !c->layers)
+            snprintf(x, sizeof x, "($1*%.4g)",
+                     pow(1.06, (double)look - (double)(c->looks - 1) / 2));
         bool bars = false;
         if (line->points == 0)
             continue;
@@ -317,13 +338,13 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
         if (bars) {
             fprintf(
                 script,
-                "%sD index %zu using 1:3:(0):($4-$3) with vectors nohead lt %zu dt solid lw 0.8",
-                before, line->index, line_type(c, look));
+                "%sD index %zu using %s:3:(0):($4-$3) with vectors nohead lt %zu dt solid lw 0.8",
+                before, line->index, x, line_type(c, look));
             before = next;
         }
         double every = ceil((double)line->points * POINT_PIXELS / (place->right - place->left));
-        fprintf(script, "%sD index %zu using 1:2 with linespoints lt %zu lw %s pi %g", before,
-                line->index, line_type(c, look), c->runs ? "1.1" : "0.8", fmax(1, every));
+        fprintf(script, "%sD index %zu using %s:2 with linespoints lt %zu lw %s pi %g", before,
+                line->index, x, line_type(c, look), c->runs ? "1.1" : "0.8", fmax(1, every));
         before = next;
     }
     fputc('\n', script);
@@ -351,7 +372,7 @@ static void put_panel(const curve_sheet *c, const sheet *s, const curve_panel *p
         fputs("unset logscale y; set yrange [0 : 1]; unset ytics\n", script);
     } else if (place->logarithmic) {
         fputs("set format y '%g'\n", script);
-        put_log_axis(script, "y", place->low, place->high, height);
+        put_log_axis(script, "y", place->low, place->high, height, 10);
     } else {
         put_linear_axis(script, panel, place->low, place->high, place->first || !c->shared_rows);
     }
@@ -366,17 +387,12 @@ static void put_panel(const curve_sheet *c, const sheet *s, const curve_panel *p
     sheet_clear_labels(s);
 }
 
-/* Titles of a row of panels, its unit, and headings of columns above the first row. */
+/* Title of a row of panels, and its unit. */
 static void put_row_labels(const curve_sheet *c, const sheet *s, const curve_panel *panel,
-                           double top, double bottom, double second) {
+                           double top, double bottom) {
     sheet_label(s, LEFT, top - 7, panel->title, FONT_TEXT, "");
     if (c->pairs)
         sheet_label(s, RIGHT, top - 7, "log scale", FONT_TICK, "right tc rgb '#666666'");
-    if (c->shared_rows && c->column[0]) {
-        sheet_label(s, second - SHARED_GAP, top - 7, c->column[0], FONT_TICK,
-                    "right tc rgb '#666666'");
-        sheet_label(s, RIGHT, top - 7, c->column[1], FONT_TICK, "right tc rgb '#666666'");
-    }
     sheet_label(s, 8, (top + bottom) / 2, panel->units, FONT_TICK, "center rotate by 90");
 }
 
@@ -390,7 +406,7 @@ static void put_rows(const curve_sheet *c, const sheet *s, double first_top, dou
         const curve_panel *const *at = (const curve_panel *const *)c->panel;
         const curve_panel *panel[2] = {at[c->shared_rows ? 2 * row : row],
                                        at[c->shared_rows ? 2 * row + 1 : row]};
-        put_row_labels(c, s, panel[0], top, top + height, LEFT + width + gap);
+        put_row_labels(c, s, panel[0], top, top + height);
         for (size_t column = 0; column < columns; column++) {
             panel_place place = {.left = LEFT + (double)column * (width + gap),
                                  .top = top,
@@ -441,8 +457,8 @@ static void put_x_axis(const curve_sheet *c, FILE *script) {
                 low = fmin(low, c->panel[i]->curve[look].point[k].x);
                 high = fmax(high, c->panel[i]->curve[look].point[k].x);
             }
-    put_log_axis(script, "x", low, high, (RIGHT - LEFT) / 2.0);
-    fprintf(script, "set xrange [%.6g : %.6g]\n", low / 1.2, high * 1.2);
+    put_log_axis(script, "x", low, high, RIGHT - LEFT, 30);
+    fprintf(script, "set xrange [%.6g : %.6g]\n", low / 1.3, high * 1.3);
 }
 
 int curves_draw(curve_sheet *c, sheet *s, status *st) {
@@ -456,6 +472,7 @@ int curves_draw(curve_sheet *c, sheet *s, status *st) {
     size_t rows = c->shared_rows ? c->panels / 2 : c->panels;
     double height = rows == 1 ? 170 : rows > 4 ? 58 : 70;
     double top = SHEET_TITLES + put_legend(c, s, 0, false) + 2;
+    top += c->shared_rows ? HEADING_LINE : *c->panel[0]->title ? 0 : -TITLE_LINE / 2;
     double bottom = top + (double)rows * (height + TITLE_LINE + ROW_GAP) - ROW_GAP;
     put_data(c, s);
     s->height = (int)(bottom + X_AXIS + (double)put_notes(c, s, 0, false) * NOTE_LINE - 3);
@@ -468,6 +485,9 @@ int curves_draw(curve_sheet *c, sheet *s, status *st) {
     put_marks(c, s);
     sheet_label(s, (LEFT + RIGHT) / 2.0, bottom + 21, c->x_label, FONT_TEXT, "center");
     put_notes(c, s, bottom + X_AXIS, true);
+    for (int i = 0; c->shared_rows && i < 2; i++) /* centred over the columns */
+        sheet_label(s, LEFT + (1 + 2 * i) * (RIGHT - LEFT) / 4.0 + (i ? 3 : -3),
+                    top - HEADING_LINE / 2.0, c->column[i], FONT_TEXT, "center");
     put_rows(c, s, top, height);
     sheet_page_end(s);
     return DONE;

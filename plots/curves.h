@@ -50,8 +50,9 @@ typedef struct curve_sheet {
     char title[RUN_NAME + 64], subtitle[256];
     char notes[2048]; /* sentences; a line break begins a new line */
     const char *x_label;
-    size_t layers; /* of the x axis; 0: positions, on a logarithmic axis */
-    bool runs;     /* looks are of runs */
+    size_t layers;                /* of the x axis; 0: positions, on a logarithmic axis */
+    size_t own_layers[LOOKS_MAX]; /* of each run, where `final` stands */
+    bool runs;                    /* looks are of runs */
     size_t looks;
     run_name look[LOOKS_MAX]; /* what the legend calls them */
     bool pairs;               /* each panel is drawn twice: linear and, beside it, logarithmic */

@@ -95,7 +95,7 @@ static void note_blocks(curve_sheet *c, const table *const *from, size_t tables)
         snprintf(names + used, sizeof names - used, "%s%.100s", blocks++ ? ", " : "", name.text);
     }
     if (blocks && blocks < tables)
-        curves_note(c, "Blocks: %s.", names);
+        curves_note(c, "Blocks: %s; a dotted line is of one run alone.", names);
 }
 
 int depth_mark_blocks(curve_sheet *c, const table *const *from, size_t tables, status *st) {
@@ -132,6 +132,7 @@ int depth_sheet_init(curve_sheet *c, const table *const *from, size_t *tables, c
         size_t layers;
         if (count_layers(from[i], &layers, st))
             return FAILED;
+        c->own_layers[i] = layers;
         c->layers = layers > c->layers ? layers : c->layers;
     }
     c->looks = *tables;
@@ -140,11 +141,7 @@ int depth_sheet_init(curve_sheet *c, const table *const *from, size_t *tables, c
         c->title[0] = (char)(c->title[0] - (c->title[0] >= 'a' && c->title[0] <= 'z' ? 32 : 0));
         snprintf(c->subtitle, sizeof c->subtitle, "%zu runs", *tables);
     } else {
-        char mode[32];
-        const char *text = cells_run(from[0], "residual_mode");
-        clean_text(mode, sizeof mode, text, strlen(text));
-        snprintf(c->title, sizeof c->title, "%.200s%s%s%s", c->look[0].text, *mode ? " (" : "",
-                 mode, *mode ? ")" : "");
+        run_title(from[0], c->title, sizeof c->title);
         snprintf(c->subtitle, sizeof c->subtitle, "%s", what);
         c->looks = PLACE_KINDS;
         for (size_t i = 0; i < PLACE_KINDS; i++)
@@ -167,7 +164,7 @@ void depth_note_intervals(curve_sheet *c, const table *from) {
             for (size_t k = 0; k < c->panel[i]->curve[look].points; k++)
                 if (!isnan(c->panel[i]->curve[look].point[k].low)) {
                     if (level > 0 && level < 1)
-                        curves_note(c, "Bars: %.4g %% intervals over sequences.", 100 * level);
+                        curves_note(c, "Bars: %.4g%% intervals over sequences.", 100 * level);
                     else
                         curves_note(c, "Bars: intervals over sequences.");
                     return;

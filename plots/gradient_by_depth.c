@@ -17,7 +17,8 @@ static int add_outputs(curve_sheet *c, const table *from, size_t run,
     int rc = DONE;
     for (size_t i = 0; !rc && i < count; i++) {
         const double *n = row[i].number;
-        const curve_point point = {place_depth(row[i].at, c->layers), n[0], n[1], n[2], NAN, NAN};
+        const curve_point point = {
+            place_depth(row[i].at, c->own_layers[run]), n[0], n[1], n[2], NAN, NAN};
         curve_panel *to = panel[row[i].at.kind];
         if (to)
             rc = curve_add(&to->curve[c->runs ? run : (size_t)row[i].at.kind], point, st);
@@ -30,10 +31,9 @@ static int put_outputs(curve_sheet *c, const table *const *from, size_t tables, 
     curve_panel *panel[PLACE_KINDS] = {NULL};
     static const char *const titles[] = {"out_l2, attention", "out_l2, MLP"};
     for (int kind = PLACE_ATTN; kind <= PLACE_MLP; kind++) {
-        panel[kind] =
-            kind && !c->runs
-                ? panel[PLACE_ATTN]
-                : curves_panel(c, c->runs ? titles[kind] : "out_l2: of a sublayer's output", st);
+        panel[kind] = kind && !c->runs
+                          ? panel[PLACE_ATTN]
+                          : curves_panel(c, c->runs ? titles[kind] : "out_l2: outputs", st);
         if (!panel[kind])
             return FAILED;
         panel[kind]->units = "nats / unit";
@@ -83,7 +83,7 @@ static int put_layers(curve_sheet *c, const table *const *from, size_t tables, s
                        "compared by it.");
         return DONE;
     }
-    curve_panel *panel = curves_panel(c, "layer_l2: of a layer's parameters", st);
+    curve_panel *panel = curves_panel(c, "layer_l2: parameters", st);
     if (!panel)
         return FAILED;
     panel->units = "nats / unit";
@@ -139,9 +139,9 @@ static int note_uniformity(curve_sheet *c, const table *const *from, size_t tabl
         if (c->runs) {
             run_name name = c->look[i];
             cut_middle(name.text, 40);
-            curves_note(c, "\n%s  %.2f, %.2f, %.3g", name.text, n[0][0], n[1][0], n[2][0]);
+            curves_note(c, "\n%s  %.2f, %.2f, %.1f", name.text, n[0][0], n[1][0], n[2][0]);
         } else {
-            curves_note(c, "variation %.2f, Gini %.2f, largest / smallest %.3g.", n[0][0], n[1][0],
+            curves_note(c, "variation %.2f, Gini %.2f, largest / smallest %.1f.", n[0][0], n[1][0],
                         n[2][0]);
         }
     }

@@ -39,8 +39,10 @@ int draw_loss_by_position(const table *const *from, size_t tables, sheet *s, sta
         result = add_table(&panel->curve[i], from[i], st);
     if (!result) {
         panel->units = "nats / token";
-        curves_note(&c, "Means over groups of positions, each drawn at its middle; the first token "
-                        "of a sequence is predicted by nothing and left out.");
+        curves_note(&c,
+                    "Means over groups of positions, each drawn at its middle%s; the first token "
+                    "of a sequence is predicted by nothing and left out.",
+                    c.runs ? ", runs side by side" : "");
         depth_note_intervals(&c, from[0]);
         result = curves_draw(&c, s, st);
     }

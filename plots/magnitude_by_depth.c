@@ -9,10 +9,8 @@
 
 static const struct {
     const char *quantity, *what;
-} rows[] = {{"in_rms", "what a sublayer reads"},
-            {"out_rms", "what it returns"},
-            {"state_rms", "the running sum after it"}};
-enum { ROWS = sizeof rows / sizeof *rows, STATE = 2 };
+} rows[] = {{"in_rms", "read by sublayers"}, {"out_rms", "returned"}, {"state_rms", "running sum"}};
+enum { ROWS = sizeof rows / sizeof *rows, IN = 0, STATE = 2 };
 
 enum { MEAN, LOW, HIGH, Q01, Q99 };
 static const char *const columns[] = {"mean", "low", "high", "q01", "q99", NULL};
@@ -27,7 +25,8 @@ static int add_table(curve_sheet *c, const table *from, size_t run, const char *
     int rc = DONE;
     for (size_t i = 0; !rc && i < count; i++) {
         const double *n = row[i].number;
-        curve_point point = {place_depth(row[i].at, c->layers), n[MEAN], n[LOW], n[HIGH], NAN, NAN};
+        curve_point point = {
+            place_depth(row[i].at, c->own_layers[run]), n[MEAN], n[LOW], n[HIGH], NAN, NAN};
         if (!c->runs) {
             point.from = n[Q01];
             point.to = n[Q99];
@@ -56,8 +55,9 @@ static int add_quantity(curve_sheet *c, const table *const *from, size_t tables,
     for (int kind = c->runs && state ? PLACE_MLP : PLACE_ATTN; kind <= PLACE_MLP; kind++) {
         static const char *const kinds[] = {"attention", "MLP"};
         if (c->runs)
-            snprintf(title, sizeof title, "%s, %s%s", rows[which].quantity,
-                     state ? "after the " : "", kinds[kind]);
+            snprintf(title, sizeof title, "%s, %s%s%s", rows[which].quantity,
+                     state ? "after the " : "", kinds[kind],
+                     which == IN && kind == PLACE_ATTN ? ", final" : "");
         else
             snprintf(title, sizeof title, "%s: %s", rows[which].quantity, rows[which].what);
         if (!(panel[kind] = curves_panel(c, title, st)))
@@ -78,8 +78,8 @@ static int add_quantity(curve_sheet *c, const table *const *from, size_t tables,
             return FAILED;
     }
     if (without)
-        curves_note(c, "%zu full-mode run%s no running sum.", without,
-                    without > 1 ? "s keep" : " keeps");
+        curves_note(c, "state_rms is without %zu full-mode run%s no running sum.", without,
+                    without > 1 ? "s, which keep" : ", which keeps");
     return DONE;
 }
 
@@ -155,7 +155,7 @@ int draw_magnitude_by_depth(const table *const *from, size_t tables, sheet *s, s
         result = add_quantity(&c, from, tables, i, st);
     if (!result) {
         curves_note(&c, "Token means of the root mean square.%s",
-                    c.runs ? "" : " Bands: 1 % to 99 % of tokens.");
+                    c.runs ? "" : " Bands: 1% to 99% of tokens.");
         depth_note_intervals(&c, from[0]);
         result = c.runs ? DONE : note_growth(&c, from[0], st);
     }

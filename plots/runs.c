@@ -94,6 +94,17 @@ int runs_name_tables(const table *const *from, size_t count, run_name *name, sta
     return DONE;
 }
 
+void run_title(const table *from, char *title, size_t size) {
+    const char *model = cells_run(from, "model_path"), *file = table_path(from);
+    const char *text = cells_run(from, "residual_mode");
+    char mode[24];
+    run_name name;
+    runs_name(&model, &file, 1, &name);
+    clean_text(mode, sizeof mode, text, strlen(text));
+    cut_middle(name.text, TITLE_CHARS - (*mode ? text_chars(mode) + 3 : 0));
+    snprintf(title, size, "%s%s%s%s", name.text, *mode ? " (" : "", mode, *mode ? ")" : "");
+}
+
 static size_t width_of(unsigned char lead) {
     return (lead & 0xc0) == 0x80 ? 0 : lead >= 0xe3 ? 2 : 1;
 }

@@ -22,6 +22,9 @@ void runs_name(const char *const *model, const char *const *file, size_t count, 
 /* The same of tables with a section RUN of keys. */
 int runs_name_tables(const table *const *from, size_t count, run_name *name, status *st) MUST_USE;
 
+/* The first title line of a figure of one table: the model's name and, in brackets, its mode. */
+void run_title(const table *from, char *title, size_t size);
+
 /* Cuts clean text to the width of `chars` Latin characters (CJK counts two): its middle becomes
  * "...", since names of runs differ at their ends. */
 void cut_middle(char *text, size_t chars);

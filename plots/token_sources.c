@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum {
-    LEFT = 76,
     RIGHT = SHEET_WIDTH - 34,
     ROW = 9,
     TOKENS_PER_PAGE = 64,
@@ -30,6 +29,7 @@ typedef struct example {
     size_t *position;    /* [tokens] */
     double *weight;      /* [tokens, sources]; NaN also where there is no row */
     size_t sources, tokens;
+    double left; /* of the map: room for the longest text */
     bool undefined;
     nice_range scale;
 } example;
@@ -136,7 +136,7 @@ static void clear_example(example *e) {
 
 /* \x0a, \x0d and \x09 as people write them; quotes where blanks at an end would not be seen. */
 static void show_piece(char *out, size_t size, const char *piece) {
-    char plain[128];
+    char plain[128] = "";
     size_t used = 0;
     bool quoted = !*piece || piece[0] == ' ' || piece[strlen(piece) - 1] == ' ';
     for (const char *at = piece; *at && used + 4 < sizeof plain;) {
@@ -191,7 +191,7 @@ static size_t put_undefined(const example *e, sheet *s, size_t first, size_t tok
 /* Names of the sources as gnuplot's rotated marks, every so many as have room. */
 static void put_sources(const example *e, const sheet *s) {
     size_t step = 1;
-    while ((double)step * (RIGHT - LEFT) < COLUMN_LABEL * (double)e->sources)
+    while ((double)step * (RIGHT - e->left) < COLUMN_LABEL * (double)e->sources)
         step *= 2;
     fputs("set xtics out nomirror scale 0.4 rotate by 90 right offset 0, 0 font " FONT_PIECE " (",
           s->script);
@@ -227,33 +227,28 @@ static void put_tokens(const example *e, const sheet *s, size_t first, size_t to
     fputs(")\n", s->script);
 }
 
-static void put_page(const example *e, sheet *s, size_t page, double bar, const char *notes) {
+static void put_page(const example *e, sheet *s, size_t page, double below, const char *notes) {
     size_t first = page * TOKENS_PER_PAGE, left = e->tokens - first;
     size_t tokens = left < TOKENS_PER_PAGE ? left : TOKENS_PER_PAGE;
     size_t cells = put_cells(e, s, first, tokens), red = put_undefined(e, s, first, tokens);
     double top = SHEET_TITLES + 6, bottom = top + (double)tokens * ROW;
-    run_name name;
-    status unused;
-    char title[320], subtitle[128], head[32], mode[32];
-    const char *of = cells_run(e->from, "residual_mode");
-    if (runs_name_tables(&e->from, 1, &name, &unused))
-        name.text[0] = 0;
-    clean_text(mode, sizeof mode, of, strlen(of));
-    snprintf(title, sizeof title, "%s%s%s%s", name.text, *mode ? " (" : "", mode, *mode ? ")" : "");
+    double bar = bottom + below; /* the colour bar's label */
+    char title[RUN_NAME + 32], subtitle[128], head[32];
+    run_title(e->from, title, sizeof title);
     snprintf(head, sizeof head, strcmp(e->head, "mean") == 0 ? "mean over heads" : "head %.20s",
              e->head);
     snprintf(subtitle, sizeof subtitle, "sources of %.20s, %s; sequence %.8s, tokens %zu-%zu",
              e->site, head, e->sequence, e->position[first], e->position[first + tokens - 1]);
     sheet_page(s, page);
     sheet_titles(s, title, subtitle);
-    sheet_panel(s, LEFT, RIGHT, top, bottom);
+    sheet_panel(s, e->left, RIGHT, top, bottom);
     sheet_label(s, 8, (top + bottom) / 2, "token", FONT_TEXT, "center rotate by 90");
     sheet_label(s, SHEET_WIDTH - 8, (top + bottom) / 2, "position", FONT_TEXT,
                 "center rotate by 90");
-    sheet_label(s, (LEFT + RIGHT) / 2.0, bar - 12, "source", FONT_TEXT, "center");
+    sheet_label(s, (e->left + RIGHT) / 2, bar - 12, "source", FONT_TEXT, "center");
     sheet_label(s, 12, bar, "weight", FONT_TEXT, "");
     fprintf(s->script,
-            "set colorbox horizontal user origin X(%d), Y(%g) size X(170), 8 / real(H)\n", LEFT,
+            "set colorbox horizontal user origin X(%g), Y(%g) size X(170), 8 / real(H)\n", e->left,
             bar + 4);
     sheet_notes(s, bar + 29, notes, true);
     fprintf(s->script, "set yrange [%zu - 0.5 : -0.5]; set y2range [%zu - 0.5 : -0.5]\n", tokens,
@@ -269,7 +264,7 @@ static void put_page(const example *e, sheet *s, size_t page, double bar, const 
     sheet_page_end(s);
 }
 
-static void put_figure(const example *e, sheet *s) {
+static void put_figure(example *e, sheet *s) {
     char notes[256];
     size_t most = e->tokens < TOKENS_PER_PAGE ? e->tokens : TOKENS_PER_PAGE, longest = 0;
     for (size_t i = 0; i < e->sources; i++) {
@@ -277,8 +272,15 @@ static void put_figure(const example *e, sheet *s) {
         longest = chars > longest ? chars : longest;
     }
     longest = longest < SOURCE_CHARS ? longest : SOURCE_CHARS;
+    e->left = 52;
+    for (size_t i = 0; i < e->tokens; i++) {
+        char text[80];
+        show_piece(text, sizeof text, e->piece[i]);
+        e->left = fmax(e->left, 20 + (double)text_chars(text) * CHAR);
+    }
     s->pages = (e->tokens + TOKENS_PER_PAGE - 1) / TOKENS_PER_PAGE;
-    double bar = SHEET_TITLES + 6 + (double)most * ROW + 6 + (double)longest * CHAR + 22;
+    double below = 6 + (double)longest * CHAR + 22;
+    double bar = SHEET_TITLES + 6 + (double)most * ROW + below;
     snprintf(notes, sizeof notes,
              "The weight is of the step that reads the token and predicts the one after it.%s%s",
              e->undefined ? " Red: undefined (nan)." : "",
@@ -301,7 +303,7 @@ static void put_figure(const example *e, sheet *s) {
     }
     fputs("\n\n\n", s->data);
     for (size_t page = 0; page < s->pages; page++)
-        put_page(e, s, page, bar, notes);
+        put_page(e, s, page, below, notes);
 }
 
 int draw_token_sources(const table *from, sheet *s, status *st) {
