@@ -28,8 +28,8 @@ typedef struct summary_panel {
     { "CAV", "statistic", name, NULL, "sites", numbers }
 static const summary_panel panels[] = {
     {{"LOS", NULL, NULL, NULL, NULL, numbers}, "loss", "nats/token"},
-    {MEAN_OF("entropy_norm"), "entropy_norm", ""},
-    {MEAN_OF("lookback_norm"), "lookback_norm", ""},
+    {MEAN_OF("entropy_norm"), "entropy_norm", "1 = uniform"},
+    {MEAN_OF("lookback_norm"), "lookback_norm", "1 = uniform"},
     {MEAN_OF("head_divergence"), "head_divergence", "nats"},
     {MEAN_OF("token_information"), "token_information", "nats"},
 };
@@ -104,7 +104,7 @@ static void put_panel(const sheet *s, const compare_view *view, const summary_pa
                       const panel_rows *data, double top) {
     double height = (double)(view->runs - 1) * ROW;
     char title[96];
-    snprintf(title, sizeof title, "%s%s%s", panel->title, *panel->units ? ", " : "", panel->units);
+    snprintf(title, sizeof title, "%s, %s", panel->title, panel->units);
     sheet_label(s, LEFT, top - 7, title, FONT_TEXT, "");
     sheet_panel(s, LEFT, RIGHT, top, top + height);
     for (size_t run = 1; run < view->runs; run++) {

@@ -24,6 +24,9 @@ enum {
     FIRST_RUN_TYPE = 11,
 };
 
+/* Of a logarithmic axis; powers of ten below it are no normal numbers. */
+#define SMALLEST 1e-290
+
 /* ---- Building ---- */
 
 curve_panel *curves_panel(curve_sheet *c, const char *title, status *st) {
@@ -189,7 +192,7 @@ static void put_data(curve_sheet *c, sheet *s) {
         }
 }
 
-/* Widens low and high to what a panel shows, of the numbers above 0 where `positive`. */
+/* Widens low and high to what a panel shows, of those a logarithmic axis has where `positive`. */
 static void widen(const curve_sheet *c, const curve_panel *panel, bool positive, double *low,
                   double *high) {
     for (size_t look = 0; look < c->looks; look++)
@@ -197,7 +200,7 @@ static void widen(const curve_sheet *c, const curve_panel *panel, bool positive,
             const curve_point *at = &panel->curve[look].point[k];
             const double number[] = {at->value, at->low, at->high, at->from, at->to};
             for (size_t n = 0; n < 5; n++)
-                if (!isnan(at->value) && !isnan(number[n]) && !(positive && number[n] <= 0)) {
+                if (!isnan(at->value) && !isnan(number[n]) && !(positive && number[n] < SMALLEST)) {
                     *low = fmin(*low, number[n]);
                     *high = fmax(*high, number[n]);
                 }
@@ -252,10 +255,13 @@ static log_marks choose_marks(double decades, double room, double size) {
 static void put_log_axis(FILE *script, const char *axis, double low, double high, double room,
                          double size) {
     bool first = true;
+    if (high < 2 * low) { /* less would make much of little */
+        double middle = sqrt(low * high);
+        low = middle / sqrt(2);
+        high = middle * sqrt(2);
+    }
     double bottom = snap(low, false), top = snap(high, true);
-    if (!(top > bottom))
-        top = snap(high * 2, true);
-    bool narrow = high < 4 * low && high > low;
+    bool narrow = high < 4 * low;
     nice_range even = nice_range_of(low, high);
     if (narrow) {
         bottom = even.low > 0 ? even.low : low / 1.05;
@@ -329,7 +335,7 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
         /* On an axis of positions intervals are long: runs stand side by side. */
         if (c->runs && !c->layers)
             snprintf(x, sizeof x, "($1*%.4g)",
-                     pow(1.06, (double)look - (double)(c->looks - 1) / 2));
+                     pow(1.022, (double)look - (double)(c->looks - 1) / 2));
         bool bars = false;
         if (line->points == 0)
             continue;

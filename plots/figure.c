@@ -235,6 +235,13 @@ static int write_script(const figure *f, const table *const *from, size_t tables
 }
 
 static int draw(const figure *f, const table *const *from, size_t tables, sheet *s, status *st) {
+    for (size_t i = 0; i < tables; i++) {
+        const char *lacks = figure_lacks(f, from[i]);
+        if (!lacks)
+            continue;
+        status_fail(st, "%s: no section %s; `%s` makes it", table_path(from[i]), lacks, f->made_by);
+        return NOT_DRAWN;
+    }
     if (tables == 1 && f->draw)
         return f->draw(from[0], s, st);
     if (f->overlay)

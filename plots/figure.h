@@ -36,8 +36,8 @@ const figure *figure_find(const char *name);
 const char *figure_lacks(const figure *f, const table *from);
 
 /* Writes FOLDER/NAME.dat and FOLDER/NAME.gp; `format` is what the script draws by default. Returns
- * DONE with the number of images per format in *pages, NOT_DRAWN, or FAILED; nothing is left under
- * a final name unless DONE. */
+ * DONE with the number of images per format in *pages, NOT_DRAWN (also where a section is missing),
+ * or FAILED; nothing is left under a final name unless DONE. */
 int figure_write(const figure *f, const table *from, const char *folder, const char *format,
                  size_t *pages, status *st) MUST_USE;
 /* The same of several tables, at least one; NOT_DRAWN where the figure shows only one. */

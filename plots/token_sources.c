@@ -237,8 +237,8 @@ static void put_page(const example *e, sheet *s, size_t page, double below, cons
     run_title(e->from, title, sizeof title);
     snprintf(head, sizeof head, strcmp(e->head, "mean") == 0 ? "mean over heads" : "head %.20s",
              e->head);
-    snprintf(subtitle, sizeof subtitle, "sources of %.20s, %s; sequence %.8s, tokens %zu-%zu",
-             e->site, head, e->sequence, e->position[first], e->position[first + tokens - 1]);
+    snprintf(subtitle, sizeof subtitle, "%.20s, %s; sequence %.8s, tokens %zu-%zu", e->site, head,
+             e->sequence, e->position[first], e->position[first + tokens - 1]);
     sheet_page(s, page);
     sheet_titles(s, title, subtitle);
     sheet_panel(s, e->left, RIGHT, top, bottom);
