@@ -291,6 +291,12 @@ static void put_linear_axis(FILE *script, const curve_panel *panel, double low, 
     }
     if (panel->from_zero)
         low = fmin(0, low);
+    /* What differs by rounding alone is drawn flat: marks keep few digits. */
+    double least = 0.02 * fmax(fabs(low), fabs(high));
+    if (high - low < least) {
+        low -= least / 2;
+        high += least / 2;
+    }
     nice_range range = nice_range_of(low, high);
     if (panel->from_zero && low < 0)
         range.low = 1.1 * low; /* an interval below 0 moves the axis only as far as it must */
