@@ -9,7 +9,7 @@
 
 enum {
     LEFT = 118,
-    RIGHT = SHEET_WIDTH - 12,
+    RIGHT = SHEET_WIDTH - 22, /* room for half a label */
     NAME_CHARS = 18,
     TITLE_LINE = 17,
     ROW = 17,   /* of one run */
