@@ -282,7 +282,7 @@ static void put_figure(example *e, sheet *s) {
     double below = 6 + (double)longest * CHAR + 22;
     double bar = SHEET_TITLES + 6 + (double)most * ROW + below;
     snprintf(notes, sizeof notes,
-             "The weight is of the step that reads the token and predicts the one after it.%s%s",
+             "A weight is of the step that reads the token and predicts the next one.%s%s",
              e->undefined ? " Red: undefined (nan)." : "",
              s->pages > 1 ? " One colour scale for all pages." : "");
     s->height = (int)(bar + 29 + (double)(sheet_notes(s, 0, notes, false) * NOTE_LINE) - 3);
