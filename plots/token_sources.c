@@ -11,7 +11,7 @@
 enum {
     RIGHT = SHEET_WIDTH - 34,
     ROW = 9,
-    TOKENS_PER_PAGE = 64,
+    PAGE_TOKENS = 64, /* at most */
     PIECE_CHARS = 12, /* of a token's text */
     SOURCE_CHARS = 8, /* of a source's name */
     COLUMN_LABEL = 9, /* a rotated name's width */
@@ -29,7 +29,8 @@ typedef struct example {
     size_t *position;    /* [tokens] */
     double *weight;      /* [tokens, sources]; NaN also where there is no row */
     size_t sources, tokens;
-    double left; /* of the map: room for the longest text */
+    size_t page_tokens; /* of every page but the last */
+    double left;        /* of the map: room for the longest text */
     bool undefined;
     nice_range scale;
 } example;
@@ -228,8 +229,8 @@ static void put_tokens(const example *e, const sheet *s, size_t first, size_t to
 }
 
 static void put_page(const example *e, sheet *s, size_t page, double below, const char *notes) {
-    size_t first = page * TOKENS_PER_PAGE, left = e->tokens - first;
-    size_t tokens = left < TOKENS_PER_PAGE ? left : TOKENS_PER_PAGE;
+    size_t first = page * e->page_tokens, left = e->tokens - first;
+    size_t tokens = left < e->page_tokens ? left : e->page_tokens;
     size_t cells = put_cells(e, s, first, tokens), red = put_undefined(e, s, first, tokens);
     double top = SHEET_TITLES + 6, bottom = top + (double)tokens * ROW;
     double bar = bottom + below; /* the colour bar's label */
@@ -266,7 +267,7 @@ static void put_page(const example *e, sheet *s, size_t page, double below, cons
 
 static void put_figure(example *e, sheet *s) {
     char notes[256];
-    size_t most = e->tokens < TOKENS_PER_PAGE ? e->tokens : TOKENS_PER_PAGE, longest = 0;
+    size_t longest = 0;
     for (size_t i = 0; i < e->sources; i++) {
         size_t chars = text_chars(e->source[i]);
         longest = chars > longest ? chars : longest;
@@ -278,9 +279,10 @@ static void put_figure(example *e, sheet *s) {
         show_piece(text, sizeof text, e->piece[i]);
         e->left = fmax(e->left, 20 + (double)text_chars(text) * CHAR);
     }
-    s->pages = (e->tokens + TOKENS_PER_PAGE - 1) / TOKENS_PER_PAGE;
+    s->pages = (e->tokens + PAGE_TOKENS - 1) / PAGE_TOKENS;
+    e->page_tokens = (e->tokens + s->pages - 1) / s->pages;
     double below = 6 + (double)longest * CHAR + 22;
-    double bar = SHEET_TITLES + 6 + (double)most * ROW + below;
+    double bar = SHEET_TITLES + 6 + (double)e->page_tokens * ROW + below;
     snprintf(notes, sizeof notes,
              "A weight is of the step that reads the token and predicts the next one.%s%s",
              e->undefined ? " Red: undefined (nan)." : "",

@@ -263,8 +263,8 @@ static void many_tokens_fill_pages(void **state) {
     (void)state;
     drawn d = draw_tokens(&(text){.tokens = 130, .sources = 2});
     assert_int_equal(d.pages, 3);
-    assert_has(d.script, "tokens 20-83'");
-    assert_has(d.script, "tokens 148-149'");
+    assert_has(d.script, "tokens 20-63'");
+    assert_has(d.script, "tokens 108-149'");
     assert_int_equal(count_of(d.script, "set cbrange"), 1);
     drawn_free(&d);
     d = draw_tokens(&(text){.tokens = 64, .sources = 2});
