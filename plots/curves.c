@@ -85,9 +85,9 @@ void curves_clear(curve_sheet *c) {
 
 /* ---- Looks ---- */
 
-/* Steps of viridis short of its yellow, which is too light for a line on white; dashes and marks
- * tell the runs apart in grey. */
-void put_run_linetypes(FILE *script, size_t runs) {
+/* Line types 11, 12, ... are the runs': steps of viridis short of its yellow, which is too light
+ * for a line on white; dashes and marks tell the runs apart in grey. */
+static void put_run_linetypes(FILE *script, size_t runs) {
     static const char *const colours[] = {"#440154", "#482878", "#3e4989", "#31688e", "#26828e",
                                           "#1f9e89", "#35b779", "#6ece58", "#8ed645"};
     static const char *const dashes[] = {"solid",       "(8,3)", "(2,2)",         "(8,3,2,3)",

@@ -75,9 +75,4 @@ void curves_note(curve_sheet *c, const char *format, ...) PRINTF_LIKE(2, 3);
 int curves_draw(curve_sheet *c, sheet *s, status *st) MUST_USE;
 void curves_clear(curve_sheet *c);
 
-/* ---- what other figures of runs share ---- */
-
-/* Line types 11, 12, … : the looks of runs. */
-void put_run_linetypes(FILE *script, size_t runs);
-
 #endif
