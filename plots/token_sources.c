@@ -32,7 +32,7 @@ typedef struct example {
     size_t page_tokens; /* of every page but the last */
     double left;        /* of the map: room for the longest text */
     bool undefined;
-    nice_range scale;
+    colour_scale scale;
 } example;
 
 enum { SEQUENCE, SITE, HEAD, POSITION, TOKEN, SOURCE, VALUE, COLUMNS };
@@ -96,7 +96,8 @@ static int read_weights(example *e, const int *column, status *st) {
     }
     for (size_t i = 0; i < e->tokens * e->sources; i++)
         e->undefined = e->undefined || isnan(e->weight[i]);
-    e->scale = nice_range_of(0, most > 0 ? most : 1);
+    nice_range range = nice_range_of(0, most > 0 ? most : 1);
+    e->scale = (colour_scale){.name = "weight", .high = range.high, .step = range.step};
     return DONE;
 }
 
@@ -247,11 +248,8 @@ static void put_page(const example *e, sheet *s, size_t page, double below, cons
     sheet_label(s, SHEET_WIDTH - 8, (top + bottom) / 2, "position", FONT_TEXT,
                 "center rotate by 90");
     sheet_label(s, (e->left + RIGHT) / 2, bar - 12, "source", FONT_TEXT, "center");
-    sheet_label(s, 12, bar, "weight", FONT_TEXT, "");
-    fprintf(s->script,
-            "set colorbox horizontal user origin X(%g), Y(%g) size X(170), 8 / real(H)\n", e->left,
-            bar + 4);
-    sheet_notes(s, bar + 29, notes, true);
+    sheet_colour_bar(s, &e->scale, 12, bar - 5);
+    sheet_notes(s, bar - 5 + COLOUR_BAR, notes, true);
     fprintf(s->script, "set yrange [%zu - 0.5 : -0.5]; set y2range [%zu - 0.5 : -0.5]\n", tokens,
             tokens);
     put_sources(e, s);
@@ -287,14 +285,10 @@ static void put_figure(example *e, sheet *s) {
              "A weight is of the step that reads the token and predicts the next one.%s%s",
              e->undefined ? " Red: undefined (nan)." : "",
              s->pages > 1 ? " One colour scale for all pages." : "");
-    s->height = (int)(bar + 29 + (double)(sheet_notes(s, 0, notes, false) * NOTE_LINE) - 3);
-    fprintf(s->script,
-            "set xrange [-0.5 : %zu - 0.5]\n"
-            "# a lower scale_max shows small weights; those above it keep the last colour\n"
-            "scale_step = exists('scale_max') ? scale_max / 4.0 : %.6g\n"
-            "if (!exists('scale_max')) scale_max = %.6g\n"
-            "set cbrange [0 : scale_max]; set cbtics scale_step offset 0, 0.5\n",
-            e->sources, e->scale.step, e->scale.high);
+    s->height =
+        (int)(bar - 5 + COLOUR_BAR + (double)(sheet_notes(s, 0, notes, false) * NOTE_LINE) - 3);
+    fprintf(s->script, "set xrange [-0.5 : %zu - 0.5]\n", e->sources);
+    sheet_scale(s, &e->scale);
     fputs("# Rows of each data set: the column of the source, the row of the token, the weight.\n"
           "# Sources:",
           s->data);
