@@ -11,6 +11,7 @@
 #include "plots/report.h"
 
 #include "plots/figure.h"
+#include "plots/runs.h"
 #include "runtime/base/command.h"
 
 #include <dirent.h>
@@ -18,8 +19,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { OVERLAID_MAX = 8 }; /* more lines than this cannot be told apart */
 
 const step_kind step_kinds[] = {
     {.name = "capture",
@@ -314,9 +313,9 @@ static int read_file(report *r, report_step *s, const report_model *model, const
     return result;
 }
 
-/* A single one is no comparison, and a figure shows no more than OVERLAID_MAX tables. */
+/* A single one is no comparison, and a figure shows no more than RUNS_MAX tables. */
 static int read_all(report *r, report_step *s, const char *file, status *st) {
-    size_t found = 0, most = step_draws(s) ? OVERLAID_MAX : r->models;
+    size_t found = 0, most = step_draws(s) ? RUNS_MAX : r->models;
     for (size_t m = 0; m < r->models && found < most; m++) {
         const report_step *from = report_producer(r, &r->model[m], file);
         if (!from || !step_made(from))
