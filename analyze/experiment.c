@@ -327,6 +327,10 @@ const session_limits *experiment_limits(const experiment *e) {
     return &e->run.limits;
 }
 
+text_run *experiment_text(experiment *e) {
+    return &e->run;
+}
+
 const model *experiment_model(const experiment *e) {
     return e->run.model;
 }

@@ -69,6 +69,7 @@ const scores *experiment_scores(const experiment *e, const char *name);
 size_t experiment_sequences(const experiment *e);
 const double *experiment_tokens(const experiment *e);         /* [sequences] predicted */
 const session_limits *experiment_limits(const experiment *e); /* of a batch */
+text_run *experiment_text(experiment *e); /* between passes: see null_queries_create */
 const model *experiment_model(const experiment *e);
 const depth_program *experiment_program(const experiment *e); /* of the whole model */
 const char *experiment_tokens_sha256(const experiment *e);

@@ -3,8 +3,8 @@
  * One pass per token while its S source rows are in the cache: logits (a dot product per slice,
  * times the cached 1/rms), one softmax per head, the mix, then what the statistics need.
  */
-#include "kernels/cpu/depth_edit.h"
 #include "kernels/cpu/depth_logits.h"
+#include "kernels/depth_edit.h"
 
 #include <math.h>
 #include <omp.h>
@@ -174,14 +174,15 @@ INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate)
 INLINED void edited_token(const reading *site, size_t row, const workspace *work, float *mix) {
     const depth_edit *edit = site->planned->edit;
     const size_t heads = site->heads, sources = site->sources;
-    cpu_depth_edit_logits(edit, heads, sources, work->weight);
+    depth_edit_logits(edit, heads, sources, work->weight);
     depth_softmaxes(work->weight, heads, sources);
-    cpu_depth_edit_weights(edit, heads, sources, row, work->weight, work->spare);
+    const float *given = edit->given ? floats(edit->given) + row * heads * sources : NULL;
+    depth_edit_weights(edit, heads, sources, given, work->weight, work->spare);
     if (edit->kind != EDIT_MEAN_VALUE) {
         token_mix(site, work->v, work->weight, 0, heads, mix);
         return;
     }
-    cpu_depth_edit_values(edit, sources, site->width, work->v, work->mean);
+    depth_edit_values(edit, sources, site->width, work->v, work->mean);
     for (size_t h = 0; h < heads; h++)
         token_mix(site, depth_edit_of_head(edit, h) ? work->mean : work->v, work->weight, h, h + 1,
                   mix);
@@ -310,6 +311,28 @@ float cpu_depth_gate(const depth_site *planned, const site_weights *weights) {
     return 1.0f;
 }
 
+static int check_edit(const depth_plan *plan, size_t site, size_t rows, status *st) {
+    const depth_site *planned = &plan->site[site];
+    const depth_edit *edit = planned->edit;
+    const size_t sources = (size_t)planned->sources;
+    if ((int)edit->kind < 0 || edit->kind > EDIT_MEAN_VALUE)
+        return status_fail(st, "depth plan: site %zu: edit of unknown kind %d", site,
+                           (int)edit->kind);
+    for (size_t i = 0; i < edit->sources; i++)
+        if (edit->source[i] < 0 || (size_t)edit->source[i] >= sources)
+            return status_fail(st, "depth plan: site %zu: edit of source %d of %zu", site,
+                               edit->source[i], sources);
+    if (edit->kind == EDIT_SWAP && edit->sources != 2)
+        return status_fail(st, "depth plan: site %zu: a swap of %zu sources, expected 2", site,
+                           edit->sources);
+    if ((edit->kind == EDIT_TOKEN_MEAN && !edit->weights) ||
+        (edit->kind == EDIT_MEAN_VALUE && !edit->mean))
+        return status_fail(st, "depth plan: site %zu: an edit without its means", site);
+    if (edit->kind == EDIT_GIVEN || edit->given)
+        return cpu_holds(edit->given, rows, plan->heads * sources, "depth: given weights", st);
+    return DONE;
+}
+
 static int check_read(const depth *axis, const depth_read_args *args, status *st) {
     const depth_plan *plan = axis->plan;
     if (args->site >= plan->sites)
@@ -331,7 +354,7 @@ static int check_read(const depth *axis, const depth_read_args *args, status *st
         (args->weights && cpu_holds(args->weights, axis->layout.rows,
                                     plan->heads * (size_t)planned->sources, "depth: weights", st)))
         return FAILED;
-    return planned->edit ? cpu_depth_edit_check(plan, args->site, axis->layout.rows, st) : DONE;
+    return planned->edit ? check_edit(plan, args->site, axis->layout.rows, st) : DONE;
 }
 
 int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {

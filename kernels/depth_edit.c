@@ -1,31 +1,9 @@
-/* depth_edit.c - see depth_edit.h. A site without an edit never comes here. */
-#include "kernels/cpu/depth_edit.h"
+#include "kernels/depth_edit.h"
 
+#include <math.h>
 #include <string.h>
 
-int cpu_depth_edit_check(const depth_plan *plan, size_t site, size_t rows, status *st) {
-    const depth_site *planned = &plan->site[site];
-    const depth_edit *edit = planned->edit;
-    const size_t sources = (size_t)planned->sources;
-    if ((int)edit->kind < 0 || edit->kind > EDIT_MEAN_VALUE)
-        return status_fail(st, "depth plan: site %zu: edit of unknown kind %d", site,
-                           (int)edit->kind);
-    for (size_t i = 0; i < edit->sources; i++)
-        if (edit->source[i] < 0 || (size_t)edit->source[i] >= sources)
-            return status_fail(st, "depth plan: site %zu: edit of source %d of %zu", site,
-                               edit->source[i], sources);
-    if (edit->kind == EDIT_SWAP && edit->sources != 2)
-        return status_fail(st, "depth plan: site %zu: a swap of %zu sources, expected 2", site,
-                           edit->sources);
-    if ((edit->kind == EDIT_TOKEN_MEAN && !edit->weights) ||
-        (edit->kind == EDIT_MEAN_VALUE && !edit->mean))
-        return status_fail(st, "depth plan: site %zu: an edit without its means", site);
-    if (edit->kind == EDIT_GIVEN || edit->given)
-        return cpu_holds(edit->given, rows, plan->heads * sources, "depth: given weights", st);
-    return DONE;
-}
-
-void cpu_depth_edit_logits(const depth_edit *edit, size_t heads, size_t sources, float *logit) {
+void depth_edit_logits(const depth_edit *edit, size_t heads, size_t sources, float *logit) {
     if (edit->kind != EDIT_QUERY_SCALE)
         return;
     for (size_t h = 0; h < heads; h++)
@@ -95,9 +73,8 @@ static void edit_head(const depth_edit *edit, size_t head, size_t sources, const
     }
 }
 
-void cpu_depth_edit_weights(const depth_edit *edit, size_t heads, size_t sources, size_t row,
-                            float *weight, float *spare) {
-    const float *given = edit->given ? floats(edit->given) + row * heads * sources : NULL;
+void depth_edit_weights(const depth_edit *edit, size_t heads, size_t sources, const float *given,
+                        float *weight, float *spare) {
     if (edit->kind == EDIT_HEAD_MEAN)
         head_mean(heads, sources, weight, spare);
     for (size_t h = 0; h < heads; h++)
@@ -105,8 +82,21 @@ void cpu_depth_edit_weights(const depth_edit *edit, size_t heads, size_t sources
             edit_head(edit, h, sources, given, weight + h * sources, spare);
 }
 
-void cpu_depth_edit_values(const depth_edit *edit, size_t sources, size_t width,
-                           const float *const *v, const float **mean) {
+void depth_edit_scaled(const depth_edit *edit, size_t heads, size_t sources, float *weight) {
+    for (size_t h = 0; h < heads; h++) {
+        float *w = weight + h * sources;
+        double sum = 0.0;
+        if (!depth_edit_of_head(edit, h) || edit->scale == 1.0f)
+            continue;
+        for (size_t s = 0; s < sources; s++)
+            sum += pow((double)w[s], (double)edit->scale);
+        for (size_t s = 0; s < sources; s++)
+            w[s] = (float)(pow((double)w[s], (double)edit->scale) / sum);
+    }
+}
+
+void depth_edit_values(const depth_edit *edit, size_t sources, size_t width, const float *const *v,
+                       const float **mean) {
     memcpy(mean, v, sources * sizeof *mean);
     for (size_t i = 0; i < edit->sources; i++)
         mean[edit->source[i]] = edit->mean + i * width;
