@@ -89,4 +89,8 @@ int experiment_draws(const experiment *e, const sampling *s, bootstrap **b, stat
 int experiment_delta(const experiment *e, const bootstrap *b, const char *name, const char *base,
                      interval *delta, interval *kl, double *draws, status *st) MUST_USE;
 
+/* The loss of `name` itself, nats per token. */
+int experiment_loss(const experiment *e, const bootstrap *b, const char *name, interval *loss,
+                    status *st) MUST_USE;
+
 #endif

@@ -121,6 +121,7 @@ int intervention_make(const depth_program *p, const edit_choice *edit, const sou
             i->own[site] = (depth_edit){0};
             continue;
         }
+        i->asked++;
         i->skipped += depth_edit_empties(&i->own[site], n);
         if (!depth_edit_changes(&i->own[site], heads, n))
             continue;

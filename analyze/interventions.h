@@ -100,7 +100,8 @@ typedef struct intervention {
     int *position;         /* of sources, what `own` points to */
     float *mean;           /* mean vectors, what `own` points to */
     depth_program *program;
-    size_t edited;  /* sites that the edit changes */
+    size_t asked;   /* chosen sites that have what it asks for */
+    size_t edited;  /* of these, sites that the edit changes */
     size_t skipped; /* sites that a mask would leave empty: not edited */
     size_t first;   /* site that is edited first */
     double share;   /* mean over edited sites of the part of the sources that is edited; NaN where

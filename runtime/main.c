@@ -23,6 +23,7 @@
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \
     COMMAND("record", diff, "largest difference of two recordings by dataset, against bounds")     \
+    COMMAND("experiments", ablate, "what the model loses when routes over depth are edited")       \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
     COMMAND("statistics", depth, "sizes and gradients of hidden states over the layers")           \
     COMMAND("statistics", compare,                                                                 \
