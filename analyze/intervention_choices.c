@@ -52,7 +52,7 @@ static int unknown(const char *what, const char *text, const char *const *name, 
     for (size_t i = 0; i < count; i++)
         name_list_add(&all, name[i]);
     const int near = nearest_name(text, name, count);
-    return status_fail(st, "%s '%s': not known%s%s%s; there is: %s", what, text,
+    return status_fail(st, "%s '%s': this model has none%s%s%s; there is: %s", what, text,
                        near >= 0 ? "; did you mean '" : "", near >= 0 ? name[near] : "",
                        near >= 0 ? "'?" : "", name_list_text(&all));
 }
