@@ -80,12 +80,6 @@ void sweep_clear(sweep *s) {
     *s = (sweep){0};
 }
 
-static void put_interval(FILE *out, interval i) {
-    table_real(out, i.value);
-    table_real(out, i.low);
-    table_real(out, i.high);
-}
-
 static void put_third(FILE *out, const site_choice *sites) {
     if (sites->third < 0)
         table_text(out, "-");
@@ -101,8 +95,9 @@ static void put_cell(FILE *out, const sweep_cell *cell, const intervention *i) {
     put_third(out, cell->sites);
     table_size(out, i->edited);
     table_size(out, i->skipped);
-    put_interval(out, cell->effect.delta_loss);
-    put_interval(out, cell->effect.kl);
+    table_interval(out, cell->effect.delta_loss.value, cell->effect.delta_loss.low,
+                   cell->effect.delta_loss.high);
+    table_interval(out, cell->effect.kl.value, cell->effect.kl.low, cell->effect.kl.high);
     table_real(out, cell->effect.mass_moved);
     table_real(out, cell->effect.lift);
     table_real(out, cell->effect.p);
@@ -147,7 +142,7 @@ static void put_listed(FILE *out, const char *from, const char *sources, const s
     table_text(out, sites->text);
     put_third(out, sites);
     table_real(out, e->lift);
-    put_interval(out, e->delta_loss);
+    table_interval(out, e->delta_loss.value, e->delta_loss.low, e->delta_loss.high);
     table_end(out);
 }
 

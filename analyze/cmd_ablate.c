@@ -1,5 +1,6 @@
 /* fathom ablate: what the model loses when routes over depth are edited. */
 #include "analyze/ablation_sweep.h"
+#include "analyze/forced_compromise.h"
 #include "analyze/table.h"
 #include "probes/model_hash.h"
 #include "runtime/base/command.h"
@@ -36,6 +37,7 @@ typedef struct analysis {
     ablation *a;
     sweep sweep;
     routes routes;
+    compromise *compromise;
     bootstrap *b;
     char model_sha256[65];
 } analysis;
@@ -179,7 +181,7 @@ static int put_sections(FILE *out, analysis *a, status *st) {
     if (a->part[SWEEP] || a->part[IMPORTANCE])
         sweep_write_routes(out, a->part[SWEEP] ? &a->sweep : NULL,
                            a->part[IMPORTANCE] ? &a->routes : NULL);
-    return DONE;
+    return a->compromise ? compromise_write(out, a->compromise, a->b, equiv, level, st) : DONE;
 }
 
 static int write_table(analysis *a, status *st) {
@@ -211,6 +213,10 @@ static int compute(analysis *a, status *st) {
     int rc = add_all(a, st);
     if (!rc)
         rc = ablation_run(a->a, st);
+    if (!rc && a->part[COMPROMISE])
+        rc =
+            compromise_run(a->e, &(compromise_options){.draws = s->nulls, .seed = s->sampling.seed},
+                           &a->compromise, st);
     if (rc)
         model_hash_leave(hash, a->model_sha256);
     else
@@ -239,6 +245,7 @@ static int run(const settings *chosen, status *st) {
     else if (rc == INTERRUPTED)
         log_error("interrupted; with -o FILE a run can be continued");
     bootstrap_free(a.b);
+    compromise_free(a.compromise);
     ablation_close(a.a);
     sweep_clear(&a.sweep);
     routes_clear(&a.routes);

@@ -86,12 +86,6 @@ static int route_draws(route *one, const ablation *a, const experiment *e, const
     return rc;
 }
 
-static void put_interval(FILE *out, interval i) {
-    table_real(out, i.value);
-    table_real(out, i.low);
-    table_real(out, i.high);
-}
-
 static void put_route(FILE *out, const route *one, const ablation *a, const bootstrap *b,
                       const double *draws) {
     const intervention *i = ablation_at(a, one->index);
@@ -103,10 +97,11 @@ static void put_route(FILE *out, const route *one, const ablation *a, const boot
     table_size(out, i->edited);
     table_size(out, i->skipped);
     for (size_t f = 0; f < SITE_SUMS; f++)
-        put_interval(out, i->edited ? scores_of[f] : (interval){NAN, NAN, NAN});
+        table_interval(out, scores_of[f].value, scores_of[f].low, scores_of[f].high);
     table_real(out, one->effect.lift);
-    put_interval(out, one->effect.delta_loss);
-    put_interval(out, one->effect.kl);
+    table_interval(out, one->effect.delta_loss.value, one->effect.delta_loss.low,
+                   one->effect.delta_loss.high);
+    table_interval(out, one->effect.kl.value, one->effect.kl.low, one->effect.kl.high);
     table_real(out, one->effect.p);
     table_real(out, one->effect.q);
     table_text(out, effect_class_name[one->effect.class]);
@@ -141,8 +136,8 @@ static int put_agreement(FILE *out, const routes *r, const ablation *a, bool fam
         table_text(out, families ? "families" : "sources");
         table_text(out, score_name[f]);
         table_size(out, items);
-        put_interval(out, spearman);
-        put_interval(out, kendall);
+        table_interval(out, spearman.value, spearman.low, spearman.high);
+        table_interval(out, kendall.value, kendall.low, kendall.high);
         table_real(out, rank_agreement_threshold(items));
         table_end(out);
     }
