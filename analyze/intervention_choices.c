@@ -45,16 +45,16 @@ bool program_has_family(const depth_program *p, source_family family) {
     return false;
 }
 
-/* "what 'text': no such thing; did you mean 'near'? There is: a, b, …" */
-static int unknown(const char *what, const char *text, const char *const *name, size_t count,
-                   status *st) {
+/* "what 'text': why; did you mean 'near'? There is: a, b, …" */
+static int unknown(const char *what, const char *text, const char *why, const char *const *name,
+                   size_t count, status *st) {
     name_list all = {0};
     for (size_t i = 0; i < count; i++)
         name_list_add(&all, name[i]);
     const int near = nearest_name(text, name, count);
-    return status_fail(st, "%s '%s': this model has none%s%s%s; there is: %s", what, text,
+    return status_fail(st, "%s '%s': %s%s%s%s There is: %s", what, text, why,
                        near >= 0 ? "; did you mean '" : "", near >= 0 ? name[near] : "",
-                       near >= 0 ? "'?" : "", name_list_text(&all));
+                       near >= 0 ? "'?" : ".", name_list_text(&all));
 }
 
 /* ---- edits ---- */
@@ -117,7 +117,7 @@ int edit_choice_parse(const char *text, edit_choice *edit, status *st) {
                : edit->kind == EDIT_SWAP ? parse_swap(value, edit, st)
                                          : parse_scale(value, edit, st);
     }
-    return unknown("--edit", word, name, EDIT_WORDS, st);
+    return unknown("--edit", word, "not known", name, EDIT_WORDS, st);
 }
 
 int edit_choice_bind(edit_choice *edit, const depth_program *p, status *st) {
@@ -158,7 +158,7 @@ static int add_source(const char *name, const depth_program *p, bool families, b
                  : unknown(!labels     ? "family"
                            : !families ? "label"
                                        : "source",
-                           name, known, count, st);
+                           name, "this model has none", known, count, st);
 }
 
 int source_choice_parse(const char *text, const depth_program *p, bool families, bool labels,
@@ -225,7 +225,7 @@ int site_choice_parse(const option_list *globs, int third, const depth_program *
             used += (size_t)snprintf(choice->text + used, sizeof choice->text - used, "%s%s",
                                      g ? "," : "", globs->item[g]);
         if (!matched)
-            rc = unknown("--sites", globs->item[g], name, sites, st);
+            rc = unknown("--sites", globs->item[g], "no such site", name, sites, st);
     }
     if (!rc && chosen == 0)
         rc = status_fail(st, "--sites %s --third %d: no site is in both", choice->text, third);

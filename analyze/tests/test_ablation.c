@@ -191,10 +191,150 @@ static void golden_effects_of_trained_models(void **state) {
     }
 }
 
+/* ---- what must not change a bit ---- */
+
+static char *short_text(void) {
+    int32_t id[3][24];
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = 0; k < 24; k++)
+            id[i][k] = (int32_t)(97 + (7 * i + 3 * k + k * k) % 26);
+    char *tokens = scratch_path("ablate-short.npy");
+    golden_write_tokens(tokens, id[0], 3, 24);
+    return tokens;
+}
+
+static void same_losses(const trial *t, const char *name, const char *other) {
+    const scores *a = experiment_scores(t->e, name), *b = experiment_scores(t->e, other);
+    assert_true(a && b);
+    assert_memory_equal(a->loss, b->loss, 3 * sizeof(double));
+}
+
+static const char *name_of(const trial *t, const everywhere *x) {
+    return ablation_at(t->a, x->index)->name;
+}
+
+static void edits_of_nothing_leave_every_loss(void **state) {
+    (void)state;
+    static const char *const models[] = {"datasets/models/mhar-h8",
+                                         "datasets/models/attnres-block"};
+    char *tokens = short_text();
+    for (size_t m = 0; m < 2; m++) {
+        trial t;
+        everywhere one, zero, uniform, swap;
+        trial_open(&t, models[m], tokens, 24, 2, (ablation_wants){0});
+        add(&t, "query_scale=1", NULL, &one);
+        add(&t, "query_scale=0", NULL, &zero);
+        add(&t, "uniform", NULL, &uniform);
+        add(&t, "swap=emb,emb", NULL, &swap);
+        trial_run(&t);
+        assert_int_equal(ablation_at(t.a, one.index)->edited, 0);
+        same_losses(&t, name_of(&t, &one), UNEDITED);
+        same_losses(&t, name_of(&t, &swap), UNEDITED);
+        same_losses(&t, name_of(&t, &zero), name_of(&t, &uniform));
+        assert_true(experiment_scores(t.e, name_of(&t, &zero))->loss[0] !=
+                    experiment_scores(t.e, UNEDITED)->loss[0]);
+        trial_close(&t);
+        clear(&one);
+        clear(&zero);
+        clear(&uniform);
+        clear(&swap);
+    }
+    free(tokens);
+}
+
+/* An edit of the last site has no later ones to freeze; one of the first does. */
+static void frozen_weights_are_the_unedited_runs(void **state) {
+    (void)state;
+    static const char *const sites[] = {"final", "L1.attn"};
+    static const char *const edits[] = {"mask", "mean_value", "query_scale=0.5"};
+    char *tokens = short_text();
+    double loss[2][2][3];
+    for (size_t frozen = 0; frozen < 2; frozen++) {
+        trial t;
+        everywhere x[6];
+        trial_open(&t, "datasets/models/mhar-h8", tokens, 24, 2,
+                   (ablation_wants){.mean_values = true, .frozen = frozen});
+        for (size_t k = 0; k < 6; k++) {
+            const char *item[] = {sites[k / 3]};
+            const option_list one = {.count = 1, .item = item};
+            x[k] = (everywhere){.sources = {.text = "-"}};
+            if (edit_choice_parse(edits[k % 3], &x[k].edit, &st) ||
+                source_choice_parse("newest", t.p, true, true, &x[k].sources, &st) ||
+                site_choice_parse(&one, -1, t.p, &x[k].sites, &st) ||
+                ablation_add(t.a, &x[k].edit, &x[k].sources, &x[k].sites, NULL, &x[k].index, &st))
+                fail_msg("%s", st.text);
+        }
+        trial_run(&t);
+        for (size_t k = 0; k < 6; k++) {
+            loss[frozen][k / 3][k % 3] = experiment_scores(t.e, name_of(&t, &x[k]))->loss[0];
+            clear(&x[k]);
+        }
+        trial_close(&t);
+    }
+    /* Weights scaled on the host are a power of the softmax's: equal but for rounding. */
+    assert_true(loss[0][0][0] == loss[1][0][0] && loss[0][0][1] == loss[1][0][1]);
+    assert_true(fabs(loss[0][0][2] - loss[1][0][2]) < 1e-4);
+    for (size_t k = 0; k < 3; k++)
+        assert_true(fabs(loss[0][1][k] - loss[1][1][k]) > 1e-4);
+    free(tokens);
+}
+
+/* Mass moved by a mask is the mass of what it takes. */
+static void mass_moved_by_a_mask_is_the_mass(void **state) {
+    (void)state;
+    char *tokens = short_text();
+    trial t;
+    everywhere x;
+    effect e;
+    trial_open(&t, "datasets/models/attnres-full", tokens, 24, 2, (ablation_wants){0});
+    add(&t, "mask", "emb", &x);
+    trial_run(&t);
+    assert_int_equal(ablation_effect(t.a, t.b, x.index, &e, NULL, &st), 0);
+    double mass = 0, share = 0;
+    for (size_t site = 1; site < t.p->plan.sites; site++) {
+        const size_t sources = (size_t)t.p->plan.site[site].sources;
+        for (size_t q = 0; q < 3; q++)
+            mass += ablation_site(t.a, site)[q * SITE_SUMS * sources] / 72 / 16;
+        share += 1.0 / (double)sources / 16;
+    }
+    assert_true(fabs(e.mass_moved - mass) < 1e-6);
+    assert_true(fabs(e.lift - mass / share) < 1e-6);
+    assert_int_equal(ablation_at(t.a, x.index)->skipped, 1); /* L0.attn reads emb alone */
+    assert_true(isnan(e.delta_loss.low));                    /* three sequences */
+    trial_close(&t);
+    clear(&x);
+    free(tokens);
+}
+
+/* ---- classes ---- */
+
+static void classes_and_false_discoveries(void **state) {
+    (void)state;
+    const double p[] = {0.01, 0.04, 0.03, NAN, 0.005, 0.9};
+    const double q[] = {0.025, 0.05, 0.05, NAN, 0.025, 0.9};
+    effect list[6] = {0};
+    for (size_t i = 0; i < 6; i++)
+        list[i] = (effect){.delta_loss = {0.1, 0.05, 0.15}, .p = p[i]};
+    list[3].delta_loss = (interval){0.1, NAN, NAN};
+    list[4].delta_loss = (interval){0.001, 0.0005, 0.002};
+    effects_classify(list, 6, 0.002, 0.95);
+    for (size_t i = 0; i < 6; i++)
+        assert_true(isnan(q[i]) ? isnan(list[i].q) : fabs(list[i].q - q[i]) < 1e-12);
+    assert_int_equal(list[0].class, EFFECT_SEEN);
+    assert_int_equal(list[1].class, EFFECT_SEEN);
+    assert_int_equal(list[3].class, EFFECT_UNDECIDED);
+    assert_int_equal(list[4].class, EFFECT_NONE); /* however sure that it is not 0 */
+    assert_int_equal(list[5].class, EFFECT_UNDECIDED);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_effects),
         cmocka_unit_test(golden_effects_of_trained_models),
+        cmocka_unit_test(edits_of_nothing_leave_every_loss),
+        cmocka_unit_test(frozen_weights_are_the_unedited_runs),
+        cmocka_unit_test(mass_moved_by_a_mask_is_the_mass),
+        cmocka_unit_test(classes_and_false_discoveries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
