@@ -31,7 +31,7 @@ struct compromise {
     depth_edit scale[SLICINGS];          /* of the logits, by k */
     const depth_edit **scaled[SLICINGS]; /* [sites] */
     depth_program *split[SPLITS];        /* NULL where k does not divide the width */
-    char name[SPLITS][32];
+    char name[SPLITS][48];
 };
 
 /* ---- several heads ---- */
