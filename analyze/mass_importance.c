@@ -97,7 +97,10 @@ static void put_route(FILE *out, const route *one, const ablation *a, const boot
     table_size(out, i->edited);
     table_size(out, i->skipped);
     for (size_t f = 0; f < SITE_SUMS; f++)
-        table_interval(out, scores_of[f].value, scores_of[f].low, scores_of[f].high);
+        if (i->edited > 0)
+            table_interval(out, scores_of[f].value, scores_of[f].low, scores_of[f].high);
+        else
+            table_interval(out, NAN, NAN, NAN);
     table_real(out, one->effect.lift);
     table_interval(out, one->effect.delta_loss.value, one->effect.delta_loss.low,
                    one->effect.delta_loss.high);
