@@ -285,6 +285,17 @@ static int run_batch(experiment *e, const variant *base, const variant *variants
     return rc;
 }
 
+/* Sessions hold on to their program: after a run both have the whole model's, so that a caller may
+ * free those it made. */
+static int let_go(experiment *e, int rc, status *st) {
+    status other;
+    status *why = rc ? &other : st;
+    if (session_use(e->run.session, e->run.program, why) ||
+        session_use(e->other, e->run.program, why))
+        return rc ? rc : FAILED;
+    return rc;
+}
+
 int experiment_run(experiment *e, const variant *base, const variant *variants, size_t count,
                    const observer *watch, status *st) {
     if (!results_of(&e->results, base->name, st))
@@ -305,7 +316,7 @@ int experiment_run(experiment *e, const variant *base, const variant *variants, 
         progress_update(done += b.layout.rows * (count + 1), 0);
     }
     progress_end();
-    return rc;
+    return let_go(e, rc, st);
 }
 
 /* ---- what came out ---- */

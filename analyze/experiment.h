@@ -59,7 +59,7 @@ void experiment_forget(experiment *e);
  * observed by `watch` (NULL allowed; its on_head and logits are the experiment's), which `count` 0
  * serves alone. Losses of `base` that the results file knows are
  * held against those computed now: other bits mean another model or other tokens, and are refused.
- * INTERRUPTED after a signal: what was finished is kept. */
+ * INTERRUPTED after a signal: what was finished is kept. Afterwards the programs may be freed. */
 int experiment_run(experiment *e, const variant *base, const variant *variants, size_t count,
                    const observer *watch, status *st) MUST_USE;
 
