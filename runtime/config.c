@@ -56,7 +56,8 @@ static const struct {
     {"sigmoid_vector", GATE_SIGMOID_VECTOR},
 };
 
-static const char *const removals[] = {[DROP_SOURCE] = "drop_source", [ZERO_OUTPUT] = "zero_output"};
+static const char *const removals[] = {
+    [DROP_SOURCE] = "drop_source", [ZERO_OUTPUT] = "zero_output"};
 
 /* Keys of an attention-residual model that are read, or that only matter for training. */
 static const char *const attnres_keys[] = {"attnres_mode", "attnres_num_blocks",
@@ -495,8 +496,8 @@ int config_parse(const char *text, size_t bytes, const char *where, size_t routi
     const reader r = {json, where, st};
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "model_type"));
     const bool pruned = type && strcmp(type, "fathom_pruned") == 0;
-    const int rc = pruned ? read_pruned(&r, routing_heads, config)
-                          : read_model(&r, routing_heads, config);
+    const int rc =
+        pruned ? read_pruned(&r, routing_heads, config) : read_model(&r, routing_heads, config);
     cJSON_Delete(json);
     return rc;
 }

@@ -155,6 +155,25 @@ static void want_all(model *m) {
                  "lm_head.weight");
 }
 
+long tensor_sublayer(const char *name, long *layer) {
+    static const char *const parts[2][3] = {{"input_layernorm", "self_attn.", "attn_"},
+                                            {"post_attention_layernorm", "mlp.", "mlp_"}};
+    const char before[] = "model.layers.";
+    char *rest = NULL;
+    long number = -1;
+    if (strncmp(name, before, sizeof before - 1) == 0)
+        number = strtol(name + sizeof before - 1, &rest, 10);
+    if (!rest || *rest != '.' || number < 0 || number >= CONFIG_LAYERS_MAX)
+        number = -1;
+    if (layer)
+        *layer = number;
+    for (long kind = 0; number >= 0 && kind < 2; kind++)
+        for (size_t i = 0; i < 3; i++)
+            if (strncmp(rest + 1, parts[kind][i], strlen(parts[kind][i])) == 0)
+                return 2 * number + kind;
+    return -1;
+}
+
 /* ---- the checkpoint against the list ---- */
 
 static bool has_part(const char *name, const char *const *part, size_t parts) {
