@@ -312,14 +312,12 @@ static int copy_beside(const exporter *e, status *st) {
 
 /* ---- the folder ---- */
 
-static int make_folder(const char *folder, bool *made, status *st) {
-    struct stat info;
-    *made = stat(folder, &info) != 0;
-    if (folder_make(folder, st))
-        return FAILED;
+int export_folder_check(const char *folder, status *st) {
     DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT)
+        return DONE;
     if (!dir)
-        return status_fail(st, "%s: cannot be read: %s", folder, strerror(errno));
+        return status_fail(st, "%s: cannot be read as a folder: %s", folder, strerror(errno));
     int rc = DONE;
     for (struct dirent *entry; !rc && (entry = readdir(dir));)
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
@@ -327,6 +325,12 @@ static int make_folder(const char *folder, bool *made, status *st) {
                              entry->d_name);
     closedir(dir);
     return rc;
+}
+
+static int make_folder(const char *folder, bool *made, status *st) {
+    struct stat info;
+    *made = stat(folder, &info) != 0;
+    return export_folder_check(folder, st) || folder_make(folder, st) ? FAILED : DONE;
 }
 
 static void take_back(const char *folder, bool made) {

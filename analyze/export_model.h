@@ -28,6 +28,9 @@ typedef struct export_options {
 /* Whether the public format of `config` can say the removal. */
 bool export_is_plain(const model_config *config, const bool *removed, removal how);
 
+/* Fails where `folder` exists and is not an empty folder: to be asked before long work. */
+int export_folder_check(const char *folder, status *st) MUST_USE;
+
 /* Copies tensors in pieces and byte for byte, then the tokenizer's files where there are any, then
  * writes config.json, opens the result and compares its depth program and decoder with what was
  * asked for. Fails, with nothing left behind, on: a folder that holds something, a removal of every

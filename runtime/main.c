@@ -23,6 +23,7 @@
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \
     COMMAND("record", diff, "largest difference of two recordings by dataset, against bounds")     \
+    COMMAND("experiments", prune, "which layers the model needs: remove them, search, export")       \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
     COMMAND("statistics", depth, "sizes and gradients of hidden states over the layers")           \
     COMMAND("statistics", compare,                                                                 \
