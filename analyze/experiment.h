@@ -47,7 +47,8 @@ typedef struct scores {
     bool *have;   /* [sequences] */
 } scores;
 
-/* Opens model, tokens, two sessions and the results file. The options' strings must outlive it. */
+/* Opens model, tokens, two sessions and the results file; reads all tokens once. The options'
+ * strings must outlive it. */
 int experiment_open(const run_options *run, const experiment_options *options, experiment **out,
                     status *st) MUST_USE;
 void experiment_close(experiment *e); /* NULL allowed; the results file stays */
@@ -55,26 +56,22 @@ void experiment_close(experiment *e); /* NULL allowed; the results file stays */
 void experiment_forget(experiment *e);
 
 /* Runs what is not known yet of `variant` [count] over all tokens. `base` runs every batch first,
- * observed by `watch` (NULL allowed; its on_head and logits are left to the experiment); it differs
- * from a variant in as late a place as possible. Losses of `base` that the results file knows are
+ * observed by `watch` (NULL allowed; its on_head and logits are the experiment's), which `count` 0
+ * serves alone. Losses of `base` that the results file knows are
  * held against those computed now: other bits mean another model or other tokens, and are refused.
  * INTERRUPTED after a signal: what was finished is kept. */
 int experiment_run(experiment *e, const variant *base, const variant *variants, size_t count,
                    const observer *watch, status *st) MUST_USE;
 
-/* One pass of `program` over all tokens under `watch`, without scores. */
-int experiment_observe(experiment *e, const depth_program *program, const observer *watch,
-                       status *st) MUST_USE;
-
 /* NULL where the name has not been run over every sequence. */
 const scores *experiment_scores(const experiment *e, const char *name);
 
 size_t experiment_sequences(const experiment *e);
-const double *experiment_tokens(const experiment *e);      /* [sequences] predicted; after a pass */
+const double *experiment_tokens(const experiment *e);         /* [sequences] predicted */
 const session_limits *experiment_limits(const experiment *e); /* of a batch */
 const model *experiment_model(const experiment *e);
 const depth_program *experiment_program(const experiment *e); /* of the whole model */
-const char *experiment_tokens_sha256(const experiment *e);    /* "" before the first pass */
+const char *experiment_tokens_sha256(const experiment *e);
 /* The command that began the results file: what a table names, also after a resume. */
 const char *experiment_command(const experiment *e);
 uint64_t experiment_nonfinite(const experiment *e); /* losses that were NaN or Inf */

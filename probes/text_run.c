@@ -17,7 +17,8 @@ static void choose_limits(const run_options *options, text_run *run) {
     run->limits = (session_limits){.rows = sequences * longest,
                                    .sequences = sequences,
                                    .longest = longest,
-                                   .backward = options->backward};
+                                   .backward = options->backward,
+                                   .keep = options->keep};
 }
 
 static double machine_memory(void) {
