@@ -49,6 +49,7 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
     size_t longest = token_source_context(run->source);
     run->limits = run_limits(options->tokens.batch, longest, run->sequences);
     run->limits.backward = options->backward;
+    run->limits.keep = options->keep;
     if (longest > config.positions)
         log_warn("sequences of %zu tokens are longer than the model's %zu positions "
                  "(max_position_embeddings)",

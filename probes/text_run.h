@@ -19,7 +19,7 @@ typedef struct run_options {
     token_options tokens;
     size_t threads, routing_heads;
     const char *device, *dtype;
-    bool backward; /* the session's limits.backward */
+    bool backward, keep; /* the session's limits */
 } run_options;
 
 #define RUN_OPTIONS_DEFAULT                                                                        \
