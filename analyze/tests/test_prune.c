@@ -1,8 +1,9 @@
 /* `fathom prune` gives what the goldens hold under prune, prune_set and importance, in float64:
  * through the command itself, from its options to the cells of its table.
  *
- * Of the trained models two are held to drop_source; with PRUNE_ALL=1 in the environment all five to
- * both removals (minutes). Bounds are the contract's: delta losses 1e-5 + 1e-5 of their size, statistics 1e-5. */
+ * Of the trained models two are held to drop_source; with PRUNE_ALL=1 in the environment all five
+ * to both removals (minutes). Bounds are the contract's: delta losses 1e-5 + 1e-5 of their size,
+ * statistics 1e-5. */
 #include "analyze/table.h"
 #include "runtime/base/command.h"
 #include "runtime/tests/golden.h"
