@@ -3,6 +3,7 @@
 
 #include "runtime/base/output.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -63,14 +64,15 @@ static int check_names(const char *path, const tensor_copy *copy, size_t count, 
     return rc;
 }
 
-/* A failed write is found at output_commit; here it only ends the copying. */
-static int copy_data(FILE *out, const checkpoint *from, const tensor_info *t, status *st) {
+static int copy_data(const char *path, FILE *out, const checkpoint *from, const tensor_info *t,
+                     status *st) {
     unsigned char piece[PIECE_BYTES];
-    for (uint64_t at = 0; at < t->bytes && !ferror(out);) {
+    for (uint64_t at = 0; at < t->bytes;) {
         size_t n = t->bytes - at < PIECE_BYTES ? (size_t)(t->bytes - at) : PIECE_BYTES;
         if (checkpoint_read_bytes(from, t, at, n, piece, st))
             return FAILED;
-        fwrite(piece, 1, n, out);
+        if (fwrite(piece, 1, n, out) != n)
+            return status_fail(st, "%s: cannot be written: %s", path, strerror(errno));
         at += n;
     }
     return DONE;
@@ -96,7 +98,7 @@ int safetensors_write(const char *path, const checkpoint *from, const tensor_cop
     fprintf(out, "%*s", (int)(length - text), "");
     cJSON_free(header);
     for (size_t i = 0; i < count; i++)
-        if (copy_data(out, from, copy[i].from, st)) {
+        if (copy_data(path, out, from, copy[i].from, st)) {
             output_abandon(file);
             return FAILED;
         }
