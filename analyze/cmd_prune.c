@@ -458,7 +458,7 @@ int cmd_prune(int argc, char **argv) {
          .value = &s.export_to,
          .metavar = "FOLDER",
          .help = "write the model without the set of --remove, or without the largest set of the "
-                 "first strategy, as a checkpoint"},
+                 "first strategy in the table, as a checkpoint"},
         {.name = "eval-text",
          .kind = OPTION_TEXT,
          .value = &s.evaluation.text,

@@ -46,6 +46,7 @@ struct set_losses {
     size_t entries, room;
     set_losses_count count;
     FILE *work;
+    size_t results; /* lines in it */
     bool *no_set; /* [sublayers] all false */
 };
 
@@ -171,7 +172,7 @@ static int take_line(set_losses *l, char *line, bool *set, status *st) {
 
 static int take_lines(set_losses *l, char *text, const char *hex, status *st) {
     const char *path = l->o.work_path;
-    size_t number = 0, results = 0;
+    size_t number = 0;
     char *state = NULL;
     bool ours = false, *set = mem_array(l->sublayers, sizeof *set, "a set", st);
     int rc = set ? DONE : FAILED;
@@ -186,7 +187,7 @@ static int take_lines(set_losses *l, char *text, const char *hex, status *st) {
             break;
         if (take_line(l, line, set, st))
             rc = status_prefix(st, "%s: line %zu", path, number);
-        results++;
+        l->results++;
     }
     free(set);
     if (!rc && !ours)
@@ -195,7 +196,7 @@ static int take_lines(set_losses *l, char *text, const char *hex, status *st) {
                            "or remove it and begin anew without --resume",
                            path);
     if (!rc)
-        log_note("%s: %zu results are there already", path, results);
+        log_note("%s: %zu results are there already", path, l->results);
     return rc;
 }
 
@@ -259,6 +260,7 @@ static int keep_results(set_losses *l, const entry *e, size_t first, size_t coun
         return FAILED;
     for (size_t i = first; i < first + count; i++)
         fprintf(l->work, "%zu\t%s\t%zu\t%a\n", e->text, name, i, e->loss[i]);
+    l->results += count;
     free(name);
     return flush_work(l, st);
 }
@@ -316,6 +318,8 @@ void set_losses_free(set_losses *l) {
         return;
     if (l->work)
         fclose(l->work);
+    if (l->work && !l->results)
+        unlink(l->o.work_path);
     for (size_t i = 0; i < l->entries; i++)
         entry_free(l->entry[i]);
     free(l->entry);

@@ -36,7 +36,7 @@ typedef struct set_losses_options {
 } set_losses_options;
 
 int set_losses_create(const set_losses_options *options, set_losses **out, status *st) MUST_USE;
-/* Closes the work file, which stays. NULL allowed. */
+/* Closes the work file, which stays where it holds results. NULL allowed. */
 void set_losses_free(set_losses *l);
 /* The work file is not needed any more. */
 void set_losses_remove_file(set_losses *l);
