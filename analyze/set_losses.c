@@ -363,7 +363,7 @@ static int run_set(set_losses *l, entry *e, bool resumed, const batch *b, status
     const observer watch = {.self = &r, .on_head = on_head};
     if (interrupt_pending()) {
         status_fail(st, "interrupted%s",
-                    l->work ? "; results are kept, --resume goes on from them" : "");
+                    l->results ? "; results are kept, --resume goes on from them" : "");
         return INTERRUPTED;
     }
     session *s = resumed ? l->variant : l->base;
