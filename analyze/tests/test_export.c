@@ -3,6 +3,7 @@
 #include "analyze/export_model.h"
 #include "analyze/prune_units.h"
 #include "runtime/base/json.h"
+#include "runtime/safetensors_write.h"
 #include "runtime/tests/checkpoint_edit.h"
 #include "runtime/tests/golden.h"
 #include "runtime/tests/scratch.h"
@@ -259,6 +260,26 @@ static void what_cannot_be_exported_leaves_nothing(void **state) {
     free(folder);
 }
 
+static void a_name_given_twice_is_refused(void **state) {
+    (void)state;
+    char *path = scratch_path("twice.safetensors");
+    checkpoint *ck;
+    status st;
+    assert_int_equal(checkpoint_open("datasets/golden/tiny/full-h1", &ck, &st), DONE);
+    const tensor_info *t = checkpoint_tensor(ck, 0);
+    const tensor_copy copy[] = {{"a", t}, {"b", t}, {"a", t}};
+    assert_int_equal(safetensors_write(path, ck, copy, 3, NULL, &st), FAILED);
+    assert_non_null(strstr(st.text, "a: named twice"));
+    assert_int_not_equal(access(path, F_OK), 0);
+    assert_int_equal(safetensors_write(path, ck, copy, 2, NULL, &st), DONE);
+    checkpoint_close(ck);
+    assert_int_equal(checkpoint_open(path, &ck, &st), DONE);
+    assert_int_equal(checkpoint_tensors(ck), 2);
+    checkpoint_close(ck);
+    unlink(path);
+    free(path);
+}
+
 static void a_wrong_pruned_configuration_is_refused(void **state) {
     (void)state;
     static const struct {
@@ -307,6 +328,7 @@ int main(void) {
         cmocka_unit_test(arrays_of_layers_are_cut_and_numbers_kept),
         cmocka_unit_test(a_pruned_model_is_pruned_again),
         cmocka_unit_test(what_cannot_be_exported_leaves_nothing),
+        cmocka_unit_test(a_name_given_twice_is_refused),
         cmocka_unit_test(a_wrong_pruned_configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
