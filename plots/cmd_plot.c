@@ -20,6 +20,7 @@ typedef struct plot_request {
     option_list formats, names;
     bool list;
     bool no_gnuplot; /* found out once, then not tried again */
+    status missing;  /* what to say of it at the end */
 } plot_request;
 
 /* The names of a list must be known ones. */
@@ -98,11 +99,12 @@ static int draw_image(plot_request *request, const figure *f, const char *format
         pages = 1;
     int result = gnuplot_run(request->folder, f->name, format, said, sizeof said, st);
     if (result == GNUPLOT_MISSING) {
-        log_warn("%s: no images; the scripts and their data are in %s. Install gnuplot "
-                 "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot %s.gp` there",
-                 st->text, request->folder, f->name);
+        status_fail(&request->missing,
+                    "%s: no images; the scripts and their data are in %s. Install gnuplot "
+                    "(gnuplot-nox), or set GNUPLOT to its path, and run `gnuplot NAME.gp` there",
+                    st->text, request->folder);
         request->no_gnuplot = true;
-        return DONE;
+        return DONE; /* the scripts of the other figures are still to be written */
     }
     if (!result && *said)
         log_warn("%s/%s.gp: gnuplot says: %s", request->folder, f->name, said);
@@ -212,7 +214,8 @@ int cmd_plot(int argc, char **argv) {
         .positionals = positionals,
         .notes = "Each figure is a script NAME.gp, its data NAME.dat in plain text, and the image; "
                  "`gnuplot NAME.gp` in that folder draws it again without fathom. Without gnuplot "
-                 "the scripts and data are still written. The environment variable GNUPLOT names "
+                 "the scripts and data are still written, and the exit status is 2. The "
+                 "environment variable GNUPLOT names "
                  "another gnuplot. Prints the files it made."};
     status st;
     const int parsed = options_parse(&spec, argc, argv);
@@ -220,6 +223,10 @@ int cmd_plot(int argc, char **argv) {
         return parsed;
     interrupt_install();
     int result = plot(&request, &st);
+    if (!result && request.no_gnuplot) {
+        st = request.missing;
+        result = FAILED;
+    }
     if (result == INTERRUPTED)
         result = EXIT_INTERRUPTED;
     else if (result)

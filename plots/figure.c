@@ -7,6 +7,13 @@
 
 static const char *const weights_sections[] = {"SIT", "MEA", NULL};
 static const char *const depth_sections[] = {"SIT", "MEA", "ENN", "HDV", "TIN", "LBN", NULL};
+static const char *const raw_sections[] = {"SIT", "MEA", "ENT", "LBK", NULL};
+static const char *const kind_sections[] = {"SIT", "MEA", "KND", NULL};
+static const char *const contribution_sections[] = {"SIT", "MEA", "CON", "SCN", NULL};
+static const char *const head_js_sections[] = {"SIT", "MEA", "HJS", NULL};
+static const char *const cos_sections[] = {"SIT", "MEA", "COS", NULL};
+static const char *const reach_sections[] = {"SIT", "MEA", "RCH", NULL};
+static const char *const matrix_sections[] = {"SIT", "MEA", "DMX", NULL};
 #define ROUTING "fathom routing RECORDING"
 
 const figure figures[] = {
@@ -18,6 +25,14 @@ const figure figures[] = {
               "the site gives the source, averaged over tokens and routing heads.",
      .caveat = "A large mean weight says where a site reads, not that the source matters there.",
      .draw = draw_depth_attention},
+    {.name = "depth_attention_lift",
+     .title = "the same relative to uniform weights, on a scale of doublings",
+     .sections = weights_sections,
+     .made_by = ROUTING,
+     .shows = "The same weights divided by what each source would get if all had the same: orange "
+              "sources get more than their part, blue ones less.",
+     .caveat = "Deep sites have many sources, so that one of twice its part may still be small.",
+     .draw = draw_depth_attention_lift},
     {.name = "depth_attention_heads",
      .title = "the same for each routing head",
      .sections = weights_sections,
@@ -26,8 +41,17 @@ const figure figures[] = {
      .caveat = "Heads with random queries differ too: compare with the null band of "
                "head_divergence before calling heads specialised.",
      .draw = draw_depth_attention_heads},
+    {.name = "head_deviation",
+     .title = "each routing head's mean weight minus the mean over heads",
+     .sections = weights_sections,
+     .made_by = ROUTING,
+     .shows = "Where a routing head reads a source more (orange) or less (blue) than the heads do "
+              "on average.",
+     .caveat = "Heads with random queries deviate too, and so does one seed of training from "
+               "another: a pattern here is no proof of a role.",
+     .draw = draw_head_deviation},
     {.name = "routing_by_depth",
-     .title = "entropy_norm, head_divergence, token_information and lookback_norm by depth",
+     .title = "entropy, head divergence, token information and lookback by depth, normalised",
      .sections = depth_sections,
      .made_by = ROUTING,
      .shows = "How spread out, how different between heads, how token-dependent and how far back "
@@ -35,6 +59,65 @@ const figure figures[] = {
      .caveat = "Only what lies outside the band of equally sharp random queries is more than "
                "sharpness explains.",
      .draw = draw_routing_by_depth},
+    {.name = "routing_by_depth_raw",
+     .title = "entropy, sources in use, lookback and the largest weight by depth, not normalised",
+     .sections = raw_sections,
+     .made_by = ROUTING,
+     .shows = "The same in nats and in numbers of sources, beside what uniform weights would give "
+              "(dashed).",
+     .caveat = "All of these grow with the number of sources, so that sites are compared in the "
+               "normalised figure.",
+     .draw = draw_routing_by_depth_raw},
+    {.name = "kind_mass",
+     .title = "weight on each kind of source by depth",
+     .sections = kind_sections,
+     .made_by = ROUTING,
+     .shows = "How much of a site's weight goes to the embedding, to attention and MLP outputs, or "
+              "to whole blocks and the running sum; below, the same relative to uniform weights.",
+     .caveat = "A kind with more sources gets more mass without being preferred: read the lift.",
+     .draw = draw_kind_mass},
+    {.name = "contribution",
+     .title = "mean weight beside contribution and signed_contribution of each source",
+     .sections = contribution_sections,
+     .made_by = ROUTING,
+     .shows = "The weight of each source, its share in the norms of what is added up, and its "
+              "share along the mix that results; blue shares point against the mix.",
+     .caveat = "A share of the mix is no causal effect, and sources of large norm contribute more "
+               "than their weight.",
+     .draw = draw_contribution},
+    {.name = "head_js",
+     .title = "Jensen-Shannon divergence of each two routing heads, by depth",
+     .sections = head_js_sections,
+     .made_by = ROUTING "` of several heads, made with `fathom capture --record pairs",
+     .shows = "How differently each two routing heads weigh the sources of a token: bright pairs "
+              "differ, dark ones agree.",
+     .caveat = "Random queries diverge too: the number in brackets is what equally sharp ones do.",
+     .draw = draw_head_js},
+    {.name = "source_cos",
+     .title = "mean cosine of each two sources",
+     .sections = cos_sections,
+     .made_by = ROUTING "` of one made with `fathom capture --record pairs",
+     .shows = "How alike the sources point: orange pairs point the same way, blue ones against "
+              "each other.",
+     .caveat = "Among nearly collinear sources uniform routing is not indifference: any weights "
+               "would give the same mix.",
+     .draw = draw_source_cos},
+    {.name = "reach",
+     .title = "probability that a walk back from final visits each output",
+     .sections = reach_sections,
+     .made_by = "fathom routing RECORDING_OF_FULL_MODE",
+     .shows = "How often a walk from the last site back to the embedding, which at each site "
+              "chooses a source by its weight, passes each sublayer's output.",
+     .caveat = "It follows weights, not influence, and later outputs have fewer readers.",
+     .draw = draw_reach},
+    {.name = "depth_matrix",
+     .title = "mean weight by sublayer, a block's weight spread over its members",
+     .sections = matrix_sections,
+     .made_by = "fathom routing RECORDING_OF_BLOCK_MODE",
+     .shows = "The map of depth_attention with each block's weight shared out equally over the "
+              "sublayers it is the sum of, to be held against models without blocks.",
+     .caveat = "Within a block the equal shares are an assumption: the model weighs the sum.",
+     .draw = draw_depth_matrix},
 };
 const size_t figure_count = sizeof figures / sizeof *figures;
 

@@ -37,6 +37,8 @@ const char *figure_lacks(const figure *f, const table *from);
 int figure_write(const figure *f, const table *from, const char *folder, const char *format,
                  size_t *pages, status *st) MUST_USE;
 
-figure_draw draw_depth_attention, draw_depth_attention_heads, draw_routing_by_depth;
+figure_draw draw_depth_attention, draw_depth_attention_lift, draw_depth_attention_heads;
+figure_draw draw_head_deviation, draw_routing_by_depth, draw_routing_by_depth_raw, draw_kind_mass;
+figure_draw draw_contribution, draw_head_js, draw_source_cos, draw_reach, draw_depth_matrix;
 
 #endif

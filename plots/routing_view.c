@@ -292,6 +292,11 @@ const char *routing_run_text(const routing_view *view, const char *key) {
     return run_value(view->from, (const char *const[]){key, NULL});
 }
 
+void routing_title(const routing_view *view, char *text, size_t size) {
+    bool mode = *view->mode;
+    snprintf(text, size, "%s%s%s%s", view->name, mode ? " (" : "", view->mode, mode ? ")" : "");
+}
+
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source) {
     return view->weight[cell_of(view, head, site, source)];
 }
@@ -300,17 +305,107 @@ bool routing_exists(const routing_view *view, size_t site, size_t source) {
     return view->exists[cell_of(view, 0, site, source)];
 }
 
+size_t routing_source(const routing_view *view, const char *name, size_t hint) {
+    return find_name(view->source, view->sources, name, hint);
+}
+
+/* ---- One value a site and source ---- */
+
+int routing_site_sources(const routing_view *view, const char *code, double *out, status *st) {
+    static const char *const names[] = {"site", "head", "source", "value", NULL};
+    size_t grid = view->sites * view->sources, site = 0, source = 0;
+    const table_section_view *section = table_find(view->from, code);
+    int column[4];
+    if (!section)
+        return status_fail(st, "%s: no section %s", table_path(view->from), code);
+    if (find_columns(view->from, section, names, column, st))
+        return FAILED;
+    size_t *heads = mem_array(grid, sizeof *heads, "weights", st);
+    int result = heads ? DONE : FAILED;
+    for (size_t i = 0; i < grid; i++)
+        out[i] = NAN;
+    for (size_t row = 0; !result && row < section->rows; row++) {
+        size_t head;
+        double value;
+        result = read_head(view->from, section, row, column[1], HEADS_MAX, &head, st);
+        if (!result)
+            result = read_real(view->from, section, row, column[3], &value, st);
+        if (result)
+            break;
+        site = find_site(view, table_cell(section, row, column[0]), site);
+        source = routing_source(view, table_cell(section, row, column[2]), source);
+        if (site == view->sites)
+            result = cell_fail(view->from, section, row, column[0], "a site of section SIT", st);
+        else if (source == view->sources)
+            result = cell_fail(view->from, section, row, column[2], "a source of section MEA", st);
+        if (result)
+            break;
+        size_t cell = site * view->sources + source;
+        if (head == HEADS_MAX) {
+            out[cell] = value;
+            heads[cell] = HEADS_MAX; /* no mean needed */
+        } else if (heads[cell] < HEADS_MAX) {
+            double sum = heads[cell] ? out[cell] * (double)heads[cell] : 0;
+            out[cell] = (sum + value) / (double)(heads[cell] + 1);
+            heads[cell]++;
+        }
+    }
+    free(heads);
+    return result;
+}
+
+int routing_view_rows(const routing_view *view, const char *code,
+                      const routing_view_columns *columns, routing_view_row_use *use, void *context,
+                      status *st) {
+    static const char *const usual[] = {"value", "low", "high"};
+    const char *const *values = columns->value[0] ? columns->value : usual;
+    const char *const names[] = {values[0], values[1], values[2], NULL};
+    const table_section_view *section = table_find(view->from, code);
+    int column[3], label[2] = {-1, -1};
+    if (!section)
+        return status_fail(st, "%s: no section %s", table_path(view->from), code);
+    int site_column = table_column(section, "site");
+    if (find_columns(view->from, section, names, column, st))
+        return FAILED;
+    for (size_t i = 0; i < 2; i++)
+        if (columns->label[i] &&
+            find_columns(view->from, section, (const char *const[]){columns->label[i], NULL},
+                         &label[i], st))
+            return FAILED;
+    for (size_t at = 0, site = 0; at < section->rows; at++) {
+        routing_view_row row = {.site = view->sites, .label = {"", ""}};
+        if (site_column >= 0) {
+            site = find_site(view, table_cell(section, at, site_column), site);
+            if (site == view->sites)
+                return cell_fail(view->from, section, at, site_column, "a site of section SIT", st);
+            row.site = site;
+        }
+        for (size_t i = 0; i < 2; i++)
+            if (label[i] >= 0)
+                row.label[i] = table_cell(section, at, label[i]);
+        if (read_real(view->from, section, at, column[0], &row.value, st) ||
+            read_real(view->from, section, at, column[1], &row.low, st) ||
+            read_real(view->from, section, at, column[2], &row.high, st))
+            return FAILED;
+        if (use(context, &row, st))
+            return status_prefix(st, "%s: section %s, row %zu", table_path(view->from), code,
+                                 at + 1);
+    }
+    return DONE;
+}
+
 /* ---- One value a site ---- */
 
 int routing_site_values(const routing_view *view, const char *code, site_value *out, bool *found,
                         status *st) {
-    static const char *const names[] = {"site", "value", "low", "high", NULL};
     for (size_t i = 0; i < view->sites; i++)
         out[i] = (site_value){NAN, NAN, NAN};
     const table_section_view *section = table_find(view->from, code);
     *found = section != NULL;
     if (!section)
         return DONE;
+    const char *value_name = table_column(section, "rank") >= 0 ? "rank" : "value";
+    const char *const names[] = {"site", value_name, "low", "high", NULL};
     int column[4], head_column = table_column(section, "head");
     if (find_columns(view->from, section, names, column, st))
         return FAILED;

@@ -88,23 +88,26 @@ int main(int argc, char **argv) {
     status st;
     snprintf(folder, sizeof folder, "%s/fuzz_figures", root ? root : "build/tmp");
     snprintf(path, sizeof path, "%s/table.tsv", folder);
-    char *whole = read_whole("plots/tests/block.tsv");
-    if (!whole || folder_make(folder, &st)) {
-        fprintf(stderr, "%s\n", whole ? st.text : "plots/tests/block.tsv cannot be read");
-        free(whole);
+    char *whole[] = {read_whole("plots/tests/block.tsv"), read_whole("plots/tests/full.tsv")};
+    if (!whole[0] || !whole[1] || folder_make(folder, &st)) {
+        fprintf(stderr, "%s\n",
+                whole[0] && whole[1] ? st.text : "plots/tests/*.tsv cannot be read");
+        free(whole[0]);
+        free(whole[1]);
         return 2;
     }
     unsigned long tried = 0;
     time_t end = time(NULL) + seconds;
     int result = 0;
     do {
-        if (write_damaged(whole, path) || draw_all(path, folder)) {
+        if (write_damaged(whole[tried % 2], path) || draw_all(path, folder)) {
             fprintf(stderr, "fuzz_figures: input kept in %s (seed %s)\n", path, argv[2]);
             result = 1;
         }
         tried++;
     } while (!result && time(NULL) < end);
     printf("fuzz_figures: %lu tables\n", tried);
-    free(whole);
+    free(whole[0]);
+    free(whole[1]);
     return result;
 }
