@@ -24,6 +24,7 @@ enum {
     HEADS_ROW = 4,
     HEADS_LABEL = 22,   /* over each map */
     MAPS_PER_PAGE = 12, /* before attention, and before the MLP */
+    HEADS_MOST = 256,   /* more have no room in a map, and a page of them is gigabytes */
     LAYERS_SINGLE = 36, /* deeper models have several layers in a map */
     LAYER_GROUPS = 11,
 };
@@ -215,6 +216,10 @@ int draw_head_js(const table *from, sheet *s, status *st) {
     int result = FAILED;
     if (h.view.heads < 2) {
         status_fail(st, "the table has one routing head: there are no pairs");
+        result = NOT_DRAWN;
+    } else if (h.view.heads > HEADS_MOST) {
+        status_fail(st, "%zu routing heads are too many for maps of their pairs (%d)", h.view.heads,
+                    HEADS_MOST);
         result = NOT_DRAWN;
     } else if (h.view.layers == 0) {
         status_fail(st, "no site but `final` reads sources");
