@@ -43,7 +43,7 @@ typedef struct pruning {
 
 static int check_options(const settings *s, status *st) {
     if (s->resume && (!s->output || strcmp(s->output, "-") == 0))
-        return status_fail(st, "--resume: needs -o FILE: results are kept in FILE.work");
+        return status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results");
     if (s->remove.count && (s->strategies_given || s->budget_given))
         return status_fail(st, "--remove: one set is judged, without a search: leave out "
                                "--strategies and --budget");
@@ -192,10 +192,10 @@ static int open_model(pruning *p, status *st) {
 static int open_losses(pruning *p, status *st) {
     const settings *s = p->s;
     if (s->output && strcmp(s->output, "-") != 0) {
-        const size_t bytes = strlen(s->output) + sizeof ".work";
+        const size_t bytes = strlen(s->output) + sizeof ".results";
         if (!(p->work_path = mem_array(bytes, 1, "a path", st)))
             return FAILED;
-        snprintf(p->work_path, bytes, "%s.work", s->output);
+        snprintf(p->work_path, bytes, "%s.results", s->output);
     }
     const set_losses_options options = {.m = p->m,
                                         .removal = s->prune.removal,
@@ -411,7 +411,7 @@ int cmd_prune(int argc, char **argv) {
         {.name = "resume",
          .kind = OPTION_FLAG,
          .value = &s.resume,
-         .help = "go on from FILE.work, the results of an interrupted run of the same command"},
+         .help = "go on from FILE.results, the results of an interrupted run of the same command"},
         {.name = "unit",
          .kind = OPTION_CHOICE,
          .value = &s.unit,
@@ -489,14 +489,15 @@ int cmd_prune(int argc, char **argv) {
         .summary = "which layers, attentions and MLPs a model needs, with intervals",
         .options = options,
         .positionals = arguments,
-        .notes = "Sections of the table: RUN the model and the texts, ONE the loss without each "
-                 "unit by itself and what it saves, SCO cheap scores of units, AGR how well each "
-                 "score ranks them, ANG angles between layers, CUR sets removed together. The "
-                 "units of DIR keep their numbers; a score that the mode does not define is not "
-                 "there. With fewer than 8 units of text there are no intervals.\n\n"
-                 "With -o FILE results are kept in FILE.work until the table is written: after an "
-                 "interruption --resume goes on from them to the same table. --remove with "
-                 "--export needs no text."};
+        .notes =
+            "Sections of the table: RUN the model and the texts, ONE the loss without each "
+            "unit by itself and what it saves, SCO cheap scores of units, AGR how well each "
+            "score ranks them, ANG angles between layers, CUR sets removed together. The "
+            "units of DIR keep their numbers; a score that the mode does not define is not "
+            "there. With fewer than 8 units of text there are no intervals.\n\n"
+            "With -o FILE results are kept in FILE.results until the table is written: after an "
+            "interruption --resume goes on from them to the same table. --remove with "
+            "--export needs no text."};
     const int parsed = options_parse(&spec, argc, argv);
     if (parsed != OPTIONS_RUN)
         return parsed;

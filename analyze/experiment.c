@@ -327,6 +327,10 @@ const session_limits *experiment_limits(const experiment *e) {
     return &e->run.limits;
 }
 
+text_run *experiment_text(experiment *e) {
+    return &e->run;
+}
+
 const model *experiment_model(const experiment *e) {
     return e->run.model;
 }
@@ -384,5 +388,24 @@ int experiment_delta(const experiment *e, const bootstrap *b, const char *name, 
 done:
     free(row);
     free(both);
+    return rc;
+}
+
+int experiment_loss(const experiment *e, const bootstrap *b, const char *name, interval *loss,
+                    status *st) {
+    const scores *s = experiment_scores(e, name);
+    if (!s)
+        return status_fail(st, "results of '%s' are incomplete", name);
+    double *row = mem_array(e->run.sequences, sizeof *row, "losses", st);
+    double *draws = mem_array(bootstrap_draws(b), sizeof *draws, "losses", st);
+    int rc = row && draws ? DONE : FAILED;
+    for (size_t i = 0; !rc && i < e->run.sequences; i++)
+        row[i] = s->loss[i] / e->tokens[i];
+    if (!rc)
+        rc = bootstrap_means(b, row, 1, NULL, 1, draws, st);
+    if (!rc)
+        bootstrap_intervals(b, draws, 1, loss);
+    free(row);
+    free(draws);
     return rc;
 }

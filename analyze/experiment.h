@@ -69,6 +69,7 @@ const scores *experiment_scores(const experiment *e, const char *name);
 size_t experiment_sequences(const experiment *e);
 const double *experiment_tokens(const experiment *e);         /* [sequences] predicted */
 const session_limits *experiment_limits(const experiment *e); /* of a batch */
+text_run *experiment_text(experiment *e); /* between passes: see null_queries_create */
 const model *experiment_model(const experiment *e);
 const depth_program *experiment_program(const experiment *e); /* of the whole model */
 const char *experiment_tokens_sha256(const experiment *e);
@@ -87,5 +88,9 @@ int experiment_draws(const experiment *e, const sampling *s, bootstrap **b, stat
  * not wanted; NaN without one). `draws` NULL, or [bootstrap_draws] receives the differences. */
 int experiment_delta(const experiment *e, const bootstrap *b, const char *name, const char *base,
                      interval *delta, interval *kl, double *draws, status *st) MUST_USE;
+
+/* The loss of `name` itself, nats per token. */
+int experiment_loss(const experiment *e, const bootstrap *b, const char *name, interval *loss,
+                    status *st) MUST_USE;
 
 #endif

@@ -1,6 +1,6 @@
-/* set_losses.c - see set_losses.h. The work file is text, one result a line:
+/* set_losses.c - see set_losses.h. The results file is text, one result a line:
  *
- *     # fathom 0.1.0 work file of prune
+ *     # fathom 0.1.0 results of prune
  *     # identity SHA-256 of the configuration, the weight files' sizes and times, the tokens
  *     TEXT <tab> SET <tab> SEQUENCE <tab> LOSS
  *
@@ -47,7 +47,7 @@ struct set_losses {
     set_losses_count count;
     FILE *work;
     size_t results; /* lines in it */
-    bool *no_set; /* [sublayers] all false */
+    bool *no_set;   /* [sublayers] all false */
 };
 
 /* ---- entries ---- */
@@ -109,7 +109,7 @@ static bool knows(const entry *e, size_t first, size_t count) {
     return true;
 }
 
-/* ---- the work file ---- */
+/* ---- the results file ---- */
 
 static int identity(const set_losses *l, char hex[65], status *st) {
     const checkpoint *ck = model_checkpoint(l->o.m);
@@ -248,7 +248,7 @@ static int open_work(set_losses *l, status *st) {
                            l->o.work_path);
     if (!l->work)
         return status_fail(st, "%s: cannot be written: %s", l->o.work_path, strerror(errno));
-    fprintf(l->work, "# fathom %s work file of prune\n# identity %s\n", FATHOM_VERSION, hex);
+    fprintf(l->work, "# fathom %s results of prune\n# identity %s\n", FATHOM_VERSION, hex);
     return flush_work(l, st);
 }
 

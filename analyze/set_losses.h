@@ -12,8 +12,8 @@
  * (session_resume). What is computed has the bits of a pass of its own, whatever the base, the
  * batches or the order.
  *
- * With a work file every result is appended to it as it comes; a killed run that resumes reads it
- * back and goes on, and since the bits are the same, so is everything that follows from them.
+ * With a results file every result is appended to it as it comes; a killed run that resumes reads
+ * it back and goes on, and since the bits are the same, so is everything that follows from them.
  */
 #ifndef FATHOM_SET_LOSSES_H
 #define FATHOM_SET_LOSSES_H
@@ -31,19 +31,19 @@ typedef struct set_losses_options {
     text_windows text[TEXTS]; /* the second may be empty */
     size_t batch;             /* sequences in a batch; 0: chosen */
     const char *work_path;    /* NULL: results are not kept on disk */
-    bool resume;              /* the work file must exist and be of this model and these texts;
+    bool resume;              /* the results file must exist and be of this model and these texts;
                                  without `resume` it must not exist */
 } set_losses_options;
 
 int set_losses_create(const set_losses_options *options, set_losses **out, status *st) MUST_USE;
-/* Closes the work file, which stays where it holds results. NULL allowed. */
+/* Closes the results file, which stays where it holds results. NULL allowed. */
 void set_losses_free(set_losses *l);
-/* The work file is not needed any more. */
+/* The results file is not needed any more. */
 void set_losses_remove_file(set_losses *l);
 
 /* Computes what is not known yet of the losses without each of `count` sets [2 * layers], and
  * without `base` (NULL: nothing) if it is not known, on all sequences of a text. INTERRUPTED when a
- * signal came: what was finished is in the work file. */
+ * signal came: what was finished is in the results file. */
 int set_losses_find(set_losses *l, size_t text, const bool *base, const bool *const *set,
                     size_t count, status *st) MUST_USE;
 

@@ -75,6 +75,8 @@ void model_close(model *m); /* NULL allowed */
 
 const model_config *model_configuration(const model *m);
 const model_weights *model_tensors(const model *m);
+/* The learned tensors of site `index`: 2 * layer + kind, then `final`. */
+const site_weights *model_site(const model *m, size_t index);
 const kernels *model_kernels(const model *m);
 backend *model_backend(const model *m);
 const char *model_path(const model *m);

@@ -1,7 +1,6 @@
 /* What `fathom prune` is made of: passes resumed without a set of sublayers have the bits of whole
  * ones; scores of sources are those of their definitions; words and names are understood. */
 #include "analyze/prune_search.h"
-#include "analyze/rank_agreement.h"
 #include "probes/reader_influence.h"
 #include "runtime/tests/golden.h"
 #include "runtime/tests/scratch.h"
@@ -390,16 +389,6 @@ static void shared_text_is_found(void **state) {
     assert_int_equal(shared, 0);
 }
 
-/* The tables of Zar (1972), two-sided 5 %. */
-static void few_layers_need_a_high_rank_correlation(void **state) {
-    (void)state;
-    const double want[] = {1, 0.886, 0.786, 0.738, 0.7};
-    for (size_t n = 5; n <= 9; n++)
-        assert_true(fabs(rank_agreement_threshold(n) - want[n - 5]) < 5e-4);
-    assert_true(isnan(rank_agreement_threshold(4)));
-    assert_true(fabs(rank_agreement_threshold(28) - 0.375) < 2e-3);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resumed_passes_have_the_bits_of_whole_ones),
@@ -407,7 +396,6 @@ int main(void) {
         cmocka_unit_test(reader_influence_is_that_of_its_definition),
         cmocka_unit_test(routed_scores_are_those_of_the_goldens),
         cmocka_unit_test(shared_text_is_found),
-        cmocka_unit_test(few_layers_need_a_high_rank_correlation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
