@@ -68,8 +68,10 @@ static void find_width(analysis *a) {
     if (!text || !*text || json_parse(text, strlen(text), "model_config", &json, &ignored))
         return;
     static const char *const keys[] = {"hidden_size", "n_embd"};
+    const cJSON *parent = cJSON_GetObjectItemCaseSensitive(json, "parent_config");
     for (size_t i = 0; i < 2 && !a->width; i++)
-        if (json_size(json, "model_config", keys[i], 1, INT32_MAX, &a->width, &ignored))
+        if (json_size(parent ? parent : json, "model_config", keys[i], 1, INT32_MAX, &a->width,
+                      &ignored))
             a->width = 0;
     cJSON_Delete(json);
 }

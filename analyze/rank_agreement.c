@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { EXACT_MAX = 9 }; /* 362880 orders */
+
 /* Mid-ranks by counting: the lists are short. */
 static void mid_ranks(const double *x, size_t count, double *rank) {
     for (size_t i = 0; i < count; i++) {
@@ -75,9 +77,41 @@ int rank_agreement_intervals(const bootstrap *b, const double *x, const double *
     return rc;
 }
 
+/* Counts the orders of `count` items by |n (n^2 - 1) - 6 sum d^2|, which is |rho| n (n^2 - 1). */
+static void count_orders(int count, int placed, unsigned used, int squares, size_t *orders) {
+    const int scale = count * (count * count - 1);
+    if (placed == count) {
+        orders[abs(scale - 6 * squares)]++;
+        return;
+    }
+    for (int rank = 0; rank < count; rank++)
+        if (!(used >> rank & 1))
+            count_orders(count, placed + 1, used | 1u << rank,
+                         squares + (rank - placed) * (rank - placed), orders);
+}
+
+static double exact_threshold(int count) {
+    size_t orders[EXACT_MAX * (EXACT_MAX * EXACT_MAX - 1) + 1] = {0}, all = 1, as_rare = 0;
+    const int scale = count * (count * count - 1);
+    int least = scale + 1;
+    for (int i = 2; i <= count; i++)
+        all *= (size_t)i;
+    count_orders(count, 0, 0, 0, orders);
+    for (int size = scale; size >= 0; size--) {
+        as_rare += orders[size];
+        if (20 * as_rare > all)
+            break;
+        if (orders[size])
+            least = size;
+    }
+    return least > scale ? NAN : (double)least / scale;
+}
+
 double rank_agreement_threshold(size_t count) {
-    if (count < 4)
+    if (count < 3)
         return NAN;
+    if (count <= EXACT_MAX)
+        return exact_threshold((int)count);
     const double t = student_t(0.95, count - 2);
     return t / sqrt((double)count - 2 + t * t);
 }

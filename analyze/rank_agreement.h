@@ -24,8 +24,9 @@ rank_agreement rank_agreement_of(const double *x, const double *y, size_t count,
 int rank_agreement_intervals(const bootstrap *b, const double *x, const double *y, size_t count,
                              interval *spearman, interval *kendall, status *st) MUST_USE;
 
-/* |rho| below which `count` items are compatible with no agreement at all, two-sided 5 %: from t =
- * rho sqrt((n - 2) / (1 - rho^2)). NaN below 4 items. */
+/* |rho| below which `count` items are compatible with no agreement at all, two-sided 5 %: up to 9
+ * items from all their orders (0.738 for 8), from there on from t = rho sqrt((n - 2) / (1 -
+ * rho^2)). NaN below 5 items, of which no order is so rare. */
 double rank_agreement_threshold(size_t count);
 
 #endif

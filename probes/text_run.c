@@ -7,33 +7,33 @@
 
 enum { BATCH_TOKENS = 2048 };
 
-static void choose_limits(const run_options *options, text_run *run) {
-    size_t longest = token_source_context(run->source);
-    size_t sequences = options->tokens.batch ? options->tokens.batch : BATCH_TOKENS / longest;
-    if (sequences > run->sequences)
-        sequences = run->sequences;
-    if (sequences == 0)
-        sequences = 1;
-    run->limits = (session_limits){.rows = sequences * longest,
-                                   .sequences = sequences,
-                                   .longest = longest,
-                                   .backward = options->backward,
-                                   .keep = options->keep};
+session_limits run_limits(size_t asked, size_t longest, size_t sequences) {
+    size_t chosen = asked ? asked : BATCH_TOKENS / longest;
+    if (chosen > sequences)
+        chosen = sequences;
+    if (chosen == 0)
+        chosen = 1;
+    return (session_limits){.rows = chosen * longest, .sequences = chosen, .longest = longest};
 }
 
 static double machine_memory(void) {
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
+bool run_limits_shrink(session_limits *limits, size_t asked, double bytes) {
+    if (asked || limits->sequences == 1 || bytes <= machine_memory() / 2)
+        return false;
+    limits->sequences = (limits->sequences + 1) / 2;
+    limits->rows = limits->sequences * limits->longest;
+    return true;
+}
+
 /* Takes smaller batches where memory asks for it and the user did not say, and says what it is. */
 static void fit_memory(const run_options *options, text_run *run) {
     session_limits *limits = &run->limits;
-    double half = machine_memory() / 2;
-    while (options->tokens.batch == 0 && limits->sequences > 1 &&
-           (double)session_bytes(run->model, run->program, limits) > half) {
-        limits->sequences = (limits->sequences + 1) / 2;
-        limits->rows = limits->sequences * limits->longest;
-    }
+    while (run_limits_shrink(limits, options->tokens.batch,
+                             (double)session_bytes(run->model, run->program, limits)))
+        continue;
     log_note("computing on %s; memory of a batch of %zu sequences: about %s",
              model_kernels(run->model)->describe(model_backend(run->model)), limits->sequences,
              bytes_text(session_bytes(run->model, run->program, limits)).text);
@@ -46,8 +46,10 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
         token_source_open(&options->tokens, config.vocabulary, &run->source, st))
         return FAILED;
     run->sequences = token_source_sequences(run->source);
-    choose_limits(options, run);
-    size_t longest = run->limits.longest;
+    size_t longest = token_source_context(run->source);
+    run->limits = run_limits(options->tokens.batch, longest, run->sequences);
+    run->limits.backward = options->backward;
+    run->limits.keep = options->keep;
     if (longest > config.positions)
         log_warn("sequences of %zu tokens are longer than the model's %zu positions "
                  "(max_position_embeddings)",

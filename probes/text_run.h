@@ -46,6 +46,13 @@ typedef struct run_options {
          .help = "numbers to compute in: fp32"},                                                   \
         OPTION_THREADS(&(o)->threads)
 
+/* Batches of `asked` sequences of up to `longest` tokens, or, where that is 0, of about 2048
+ * tokens; no more than there are. */
+session_limits run_limits(size_t asked, size_t longest, size_t sequences);
+/* Whether `bytes` of memory for a batch were too many, more than half of the machine's, so that the
+ * limits were made smaller; never where the user `asked` for a size. */
+bool run_limits_shrink(session_limits *limits, size_t asked, double bytes);
+
 typedef struct text_run {
     model *model;
     depth_program *program;

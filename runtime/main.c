@@ -23,13 +23,14 @@
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \
     COMMAND("record", diff, "largest difference of two recordings by dataset, against bounds")     \
+    COMMAND("experiments", prune, "which layers the model needs: remove them, search, export")     \
     COMMAND("experiments", ablate, "what the model loses when routes over depth are edited")       \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
     COMMAND("statistics", depth, "sizes and gradients of hidden states over the layers")           \
     COMMAND("statistics", compare,                                                                 \
             "several recordings of the same tokens, each against the first")                       \
     COMMAND("figures", plot, "draw the figures of a table with gnuplot")                           \
-    COMMAND("figures", report, "record, measure and draw checkpoints, and put all on one page")     \
+    COMMAND("figures", report, "record, measure and draw checkpoints, and put all on one page")    \
     COMMAND("other", version, "version, compiler, flags and libraries of this build")              \
     COMMAND("other", help, "this list, or the help of one command")
 

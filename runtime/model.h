@@ -86,6 +86,11 @@ const char *model_weights_dtype(const model *m); /* "BF16", "F32", or "mixed" */
 /* What was found of the output head: "tied", "tied (lm_head.weight present, equal, not used)" … */
 const char *model_head_text(const model *m);
 
+/* The sublayer that alone uses a tensor, by its public name: 2 * layer + (1: the MLP). -1: it is
+ * not of a layer, or of one kind of sublayer that is not known. *layer (may be NULL) receives the
+ * layer, or -1. */
+long tensor_sublayer(const char *name, long *layer);
+
 size_t model_params(const model *m);
 const model_param *model_param_at(const model *m, size_t index); /* in order of use */
 size_t model_parameters(const model *m);                         /* scalars; tied counted once */

@@ -38,11 +38,15 @@ static void ties_take_mid_ranks(void **state) {
     assert_true(isnan(rank_agreement_of(x, hole, 4, scratch).spearman));
 }
 
-/* The published two-sided 5 % table by the t approximation: 0.707 for 8 items. */
+/* The published two-sided 5 % table; beyond nine items the t approximation. */
 static void thresholds(void **state) {
     (void)state;
-    assert_true(fabs(rank_agreement_threshold(8) - 0.7067) < 1e-4);
-    assert_true(isnan(rank_agreement_threshold(3)));
+    static const double want[] = {1, 0.886, 0.786, 0.738, 0.7};
+    for (size_t n = 5; n <= 9; n++)
+        assert_true(fabs(rank_agreement_threshold(n) - want[n - 5]) < 5e-4);
+    for (size_t n = 0; n < 5; n++)
+        assert_true(isnan(rank_agreement_threshold(n)));
+    assert_true(fabs(rank_agreement_threshold(28) - 0.375) < 2e-3);
 }
 
 /* Slices that agree up to a constant: matched 0, raw is the floor. */
