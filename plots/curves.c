@@ -27,6 +27,8 @@ enum {
 /* Of a logarithmic axis; powers of ten below it are no normal numbers. */
 #define SMALLEST 1e-290
 
+#define BOX_COLOUR "#c8c8c8"
+
 /* ---- Building ---- */
 
 curve_panel *curves_panel(curve_sheet *c, const char *title, status *st) {
@@ -102,7 +104,7 @@ static void put_run_linetypes(FILE *script, size_t runs) {
 }
 
 static size_t line_type(const curve_sheet *c, size_t look) {
-    return c->runs ? FIRST_RUN_TYPE + look : look + 1;
+    return c->runs ? FIRST_RUN_TYPE + look : c->boxes ? look : look + 1;
 }
 
 static bool look_used(const curve_sheet *c, size_t look) {
@@ -110,6 +112,18 @@ static bool look_used(const curve_sheet *c, size_t look) {
         if (c->panel[i]->curve[look].points)
             return true;
     return false;
+}
+
+/* In a figure of boxes: of a box, and of a mark without a line. */
+static void put_box_sample(const sheet *s, size_t look, double x, double at) {
+    if (look == 0)
+        fprintf(s->script,
+                "set object 90 rectangle from screen X(%g), Y(%g) to screen X(%g), Y(%g) fc rgb "
+                "'" BOX_COLOUR "' fs solid noborder\n",
+                x + 4, at + 4, x + 18, at - 4);
+    else
+        sheet_label(s, x + 11, at, "", FONT_TICK,
+                    look == 1 ? "point lt 1 ps 0.55" : "point lt 2 ps 0.55");
 }
 
 /* The legend, from the top `y` down; returns its height. `draw` false: only measures. */
@@ -135,6 +149,8 @@ static double put_legend(const curve_sheet *c, const sheet *s, double y, bool dr
                     "set arrow %d from screen X(%g), Y(%g) to screen X(%g), Y(%g) nohead lw 0.8 "
                     "lc rgb '#aaaaaa'\n",
                     arrow, x + 10, at - 5, x + 10, at + 5);
+        else if (draw && c->boxes)
+            put_box_sample(s, look, x, at);
         else if (draw)
             fprintf(s->script,
                     "set arrow %d from screen X(%g), Y(%g) to screen X(%g), Y(%g) nohead lt %zu\n"
@@ -175,7 +191,10 @@ static void put_marks(const curve_sheet *c, const sheet *s) {
 static void put_data(curve_sheet *c, sheet *s) {
     static const char *const columns =
         "value, interval from, to, band from, to (nan: none or undefined)";
-    fprintf(s->data, "# Columns: %s, %s.\n\n\n", c->layers ? "depth in layers" : "position",
+    fprintf(s->data, "# Columns: %s, %s.\n\n\n",
+            c->no_final ? c->x_label
+            : c->layers ? "depth in layers"
+                        : "position",
             columns);
     for (size_t i = 0; i < c->panels; i++)
         for (size_t look = 0; look < c->looks; look++) {
@@ -347,13 +366,30 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
             continue;
         for (size_t k = 0; k < line->points; k++)
             bars = bars || (!isnan(line->point[k].low) && !isnan(line->point[k].high));
-        if (bars) {
+        if (c->boxes && look == 0) {
+            fprintf(script, "%sD index %zu using 1:2:(0.84) with boxes lc rgb '" BOX_COLOUR "'",
+                    before, line->index);
+            before = next;
+        }
+        if (bars && c->boxes) {
+            fprintf(script,
+                    "%sD index %zu using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb %s",
+                    before, line->index, look == 0 ? "'#666666'" : look == 1 ? "attn" : "mlp");
+            before = next;
+        } else if (bars) {
             fprintf(
                 script,
                 "%sD index %zu using %s:3:(0):($4-$3) with vectors nohead lt %zu dt solid lw 0.8",
                 before, line->index, x, line_type(c, look));
             before = next;
         }
+        if (c->boxes && look > 0) {
+            fprintf(script, "%sD index %zu using 1:2 with points lt %zu", before, line->index,
+                    line_type(c, look));
+            before = next;
+        }
+        if (c->boxes)
+            continue;
         double every = ceil((double)line->points * POINT_PIXELS / (place->right - place->left));
         fprintf(script, "%sD index %zu using %s:2 with linespoints lt %zu lw %s pi %g", before,
                 line->index, x, line_type(c, look), c->runs ? "1.1" : "0.8", fmax(1, every));
@@ -459,7 +495,8 @@ static size_t put_notes(const curve_sheet *c, const sheet *s, double y, bool dra
 
 static void put_x_axis(const curve_sheet *c, FILE *script) {
     if (c->layers) {
-        fprintf(script, "set xrange [-0.5 : %zu + 0.5]\n", c->layers);
+        fprintf(script, "set xrange [-0.5 : %zu %c 0.5]\n", c->layers,
+                c->no_final ? '-' : '+');
         return;
     }
     double low = INFINITY, high = 1;

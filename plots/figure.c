@@ -21,9 +21,18 @@ static const char *const token_sections[] = {"TOK", NULL};
 static const char *const summary_sections[] = {"LOS", "CAV", NULL};
 static const char *const compared_sections[] = {"DEP", NULL};
 static const char *const compared_routing[] = {"CST", "RJS", NULL};
+static const char *const unit_sections[] = {"ONE", NULL};
+static const char *const removed_sections[] = {"CUR", NULL};
+static const char *const score_sections[] = {"ONE", "SCO", NULL};
+static const char *const family_sections[] = {"ABL", NULL};
+static const char *const importance_sections[] = {"IMP", NULL};
+static const char *const heads_sections[] = {"HMN", NULL};
+static const char *const slices_sections[] = {"CMP", "SPL", NULL};
 #define ROUTING "fathom routing RECORDING"
 #define DEPTH "fathom depth RECORDING"
 #define COMPARE "fathom compare RECORDING RECORDING"
+#define PRUNE "fathom prune DIR --text FILE"
+#define ABLATE "fathom ablate DIR --text FILE"
 
 const figure figures[] = {
     {.name = "depth_attention",
@@ -187,6 +196,80 @@ const figure figures[] = {
      .caveat = "Runs with other sources at a site differ in what there is to choose from; of "
                "run_js only what exceeds the split-half band is more than text explains.",
      .draw = draw_compare_routing},
+    {.name = "prune_units",
+     .title = "loss without each layer, attention and MLP, beside cheap scores",
+     .sections = unit_sections,
+     .made_by = PRUNE,
+     .shows = "How much worse the model predicts without each layer (grey bar), its attention or "
+              "its MLP, and below what cheap scores say of the same units.",
+     .caveat = "One unit at a time: two that stand in for each other both look dispensable; and "
+               "nothing was trained again after the removal.",
+     .draw = draw_prune_units,
+     .overlay = draw_prune_units_runs},
+    {.name = "prune_scores",
+     .title = "each cheap score against the loss without the unit",
+     .sections = score_sections,
+     .made_by = PRUNE,
+     .shows = "A point is a layer, an attention or an MLP: a score that ranks well rises from left "
+              "to right, and its rank agreement stands over the panel.",
+     .caveat = "With few layers a high rank agreement may be chance (see *), and it holds for this "
+               "model alone.",
+     .draw = draw_prune_scores},
+    {.name = "prune_curves",
+     .title = "loss as more units are removed, by the way they are chosen",
+     .sections = removed_sections,
+     .made_by = PRUNE,
+     .shows = "How the loss grows as more is removed, on text that no choice was made by: the "
+              "lower a curve, the better its way of choosing.",
+     .caveat = "Nothing was trained again after the removal, and random orders show what no "
+               "choice at all would cost.",
+     .draw = draw_prune_curves,
+     .overlay = draw_prune_curves_runs},
+    {.name = "prune_curves_scores",
+     .title = "loss as the units of lowest score are removed, for each score",
+     .sections = removed_sections,
+     .made_by = PRUNE,
+     .shows = "The same for the units of the lowest cheap score, beside the greedy search that "
+              "measures the loss itself.",
+     .caveat = "A score that starts with the wrong unit stays wrong: where curves meet, they have "
+               "removed the same set.",
+     .draw = draw_prune_scores_curves},
+    {.name = "ablate_families",
+     .title = "loss when families of sources are edited, by kind of site and depth third",
+     .sections = family_sections,
+     .made_by = ABLATE,
+     .shows = "Each cell is one intervention: a row's sources are edited at a column's sites; "
+              "filled cells have an effect, numbers in brackets have none, those with a question "
+              "mark are undecided.",
+     .caveat = "Undecided is not absent: more text narrows the intervals; later sites route anew, "
+               "so that the effect is that of the model's reaction, too.",
+     .draw = draw_ablate_families},
+    {.name = "ablate_importance",
+     .title = "weight and contribution of each source against the loss without it",
+     .sections = importance_sections,
+     .made_by = ABLATE,
+     .shows = "How much weight a source gets and how much it adds to the mix, against how much the "
+              "loss rises when every site is kept from reading it.",
+     .caveat = "Early sources have more readers, which raises their loss but not their mean "
+               "weight.",
+     .draw = draw_ablate_importance},
+    {.name = "ablate_heads",
+     .title = "what it costs that every head takes the head-mean weights, by depth",
+     .sections = heads_sections,
+     .made_by = "fathom ablate DIR_OF_SEVERAL_HEADS --text FILE",
+     .shows = "How much the loss, the prediction and the mix change where all routing heads of a "
+              "site are given the mean of their weights.",
+     .caveat = "One site at a time, while the others keep their heads: costs do not add up.",
+     .draw = draw_ablate_heads},
+    {.name = "ablate_slices",
+     .title = "disagreement of the slices of a single head's query, by depth",
+     .sections = slices_sections,
+     .made_by = "fathom ablate DIR_OF_ONE_HEAD --text FILE",
+     .shows = "How far the choices of k slices of the query differ from the one that they make "
+              "together, beside random queries and the floor of slices that agree.",
+     .caveat = "Slices of random queries disagree too: only what is above the band of equal "
+               "variance is more than that.",
+     .draw = draw_ablate_slices},
 };
 const size_t figure_count = sizeof figures / sizeof *figures;
 

@@ -49,6 +49,9 @@ figure_draw draw_head_deviation, draw_routing_by_depth, draw_routing_by_depth_ra
 figure_draw draw_contribution, draw_head_js, draw_source_cos, draw_reach, draw_depth_matrix;
 figure_draw draw_depth_attention, draw_depth_attention_heads, draw_routing_by_depth;
 figure_draw draw_token_sources, draw_compare_summary, draw_compare_magnitude, draw_compare_routing;
+figure_draw draw_prune_units, draw_prune_curves, draw_prune_scores_curves, draw_prune_scores;
+figure_draw draw_ablate_families, draw_ablate_importance, draw_ablate_heads, draw_ablate_slices;
+figure_overlay draw_prune_units_runs, draw_prune_curves_runs;
 figure_overlay draw_magnitude_by_depth, draw_gradient_by_depth, draw_loss_by_position;
 
 #endif
