@@ -141,13 +141,12 @@ static void put_heads(const families *f, const sheet *s, double top) {
     }
 }
 
-/* "1.23", "0.012", "0.0003": what fits a cell. */
+/* "12.3", "1.23", "0.012": what fits a cell. */
 static void number_text(const cell *at, char *text, size_t size) {
     double v = at->delta, most = fabs(v);
     char digits[32];
-    snprintf(digits, sizeof digits, "%.*f", most >= 9.995 ? 1 : most >= 0.09995 ? 2 : most >= 0.0095 ? 3 : 4, v);
-    if (most < 0.00005)
-        snprintf(digits, sizeof digits, "0");
+    snprintf(digits, sizeof digits, "%.*f", most >= 9.995 ? 1 : most >= 0.0995 ? 2 : 3,
+             most < 0.0005 ? 0 : v);
     snprintf(text, size, at->class == NONE ? "(%s)" : at->class == UNDECIDED ? "%s?" : "%s", digits);
 }
 

@@ -15,6 +15,9 @@ static const char *const names[] = {"mass", "contribution", "signed_contribution
 static const char *const texts[] = {"what", "name", "class", NULL};
 static const char *const classes[] = {"effect", "none", "undecided"};
 
+/* Panels: each score for sources and, beside it, for families. */
+enum { FAMILIES = 1, PANELS = 2 * SCORES };
+
 /* Attention, MLP and others, and families. */
 static int colour_of(const char *name, bool family) {
     const char *end = strrchr(name, '.');
@@ -69,53 +72,50 @@ static int add_rows(const table *from, scatter *c, silent *found, status *st) {
                                    .colour = colour_of(name, family)};
             clean_text(point.name, sizeof point.name, name, strlen(name));
             cut_middle(point.name, 12);
-            if (scatter_add(&c->panel[k], point, st))
+            if (scatter_add(&c->panel[2 * k + family], point, st))
                 return FAILED;
         }
     }
     return DONE;
 }
 
-/* "Spearman: sources .54 [.43, .64], families .70 …" over a panel. */
+/* "rank agreement 0.54* [0.43, 0.64]" over a panel. */
+static void put_agreement(char *text, size_t size, const double number[4]) {
+    int used = snprintf(text, size, "rank agreement %.2f%s", number[0],
+                        fabs(number[0]) >= number[3] ? "*" : "");
+    if (!isnan(number[1]) && !isnan(number[2]))
+        snprintf(text + used, size - (size_t)used, " [%.2f, %.2f]", fmax(-1, number[1]),
+                 fmin(1, number[2]));
+}
+
 static int add_agreement(const table *from, scatter *c, status *st) {
-    static const char *const columns[] = {"over", "score", "items", NULL};
+    static const char *const columns[] = {"over", "score", NULL};
     static const char *const values[] = {"spearman", "spearman_low", "spearman_high", "threshold",
                                          NULL};
     const table_section_view *section = table_find(from, "AGR");
-    int text[3], value[4];
+    int text[2], value[4];
     if (!section)
         return DONE;
     if (cells_find(from, section, columns, text, st) || cells_find(from, section, values, value, st))
         return FAILED;
-    for (size_t row = 0; row < section->rows; row++)
+    for (size_t row = 0; row < section->rows; row++) {
+        bool families = strcmp(table_cell(section, row, text[0]), "families") == 0;
+        double number[4];
+        if (cells_reals(from, section, row, value, 4, number, st))
+            return FAILED;
         for (size_t k = 0; k < SCORES; k++) {
-            scatter_panel *panel = &c->panel[k];
-            double number[4];
-            char over[24];
-            size_t used = strlen(panel->below);
-            if (strcmp(table_cell(section, row, text[1]), scores[k]) != 0)
-                continue;
-            if (cells_reals(from, section, row, value, 4, number, st))
-                return FAILED;
-            if (isnan(number[0]))
-                continue;
-            const char *said = table_cell(section, row, text[0]);
-            clean_text(over, sizeof over, said, strlen(said));
-            snprintf(panel->below + used, sizeof panel->below - used, "%s%s %.2f%s",
-                     used ? ",  " : "rank agreement: ", over, number[0],
-                     fabs(number[0]) >= number[3] ? "*" : "");
-            used = strlen(panel->below);
-            if (!isnan(number[1]) && !isnan(number[2]))
-                snprintf(panel->below + used, sizeof panel->below - used, " [%.2f, %.2f]",
-                         fmax(-1, number[1]), fmin(1, number[2]));
+            scatter_panel *panel = &c->panel[2 * k + families];
+            if (!isnan(number[0]) && strcmp(table_cell(section, row, text[1]), scores[k]) == 0)
+                put_agreement(panel->below, sizeof panel->below, number);
         }
+    }
     return DONE;
 }
 
 int draw_ablate_importance(const table *from, sheet *s, status *st) {
-    scatter c = {.x = "mean over the sites that have the source, heads and tokens",
+    scatter c = {.x = "mean over the sites that have it, heads and tokens",
                  .y = "delta_loss of the mask, nats/token",
-                 .columns = 1,
+                 .columns = 2,
                  .marks = 6,
                  .mark = {{"effect", 7, 3},
                           {"none", 6, 3},
@@ -123,10 +123,11 @@ int draw_ablate_importance(const table *from, sheet *s, status *st) {
                           {"family: effect", 13, 4},
                           {"family: none", 12, 4},
                           {"family: undecided", 1, 4}},
-                 .panels = SCORES};
+                 .panels = PANELS};
     silent found = {0};
-    for (size_t k = 0; k < SCORES; k++)
-        snprintf(c.panel[k].title, sizeof c.panel[k].title, "%s", scores[k]);
+    for (size_t k = 0; k < PANELS; k++)
+        snprintf(c.panel[k].title, sizeof c.panel[k].title, "%s%s", scores[k / 2],
+                 k % 2 ? ", families" : "");
     int result = add_rows(from, &c, &found, st);
     if (!result)
         result = add_agreement(from, &c, st);
@@ -135,9 +136,10 @@ int draw_ablate_importance(const table *from, sheet *s, status *st) {
         snprintf(c.subtitle, sizeof c.subtitle, "mass against importance");
         size_t used = (size_t)snprintf(
             c.notes, sizeof c.notes,
-            "A point is a source or a family of them, masked at every site that has it: attention "
-            "blue, MLP orange, others black, families green. Lines: intervals over sequences. "
-            "Rank agreement: Spearman's, * beyond what no agreement reaches in 1 of 20 cases.");
+            "A point is a source (left; attention blue, MLP orange, others black) or a family of "
+            "them (right), masked at every site that has it; names where there is room. Lines: "
+            "intervals over sequences. Rank agreement: Spearman's; * at or above what so many "
+            "points without agreement reach in 1 of 20 cases.");
         if (found.count)
             snprintf(c.notes + used, sizeof c.notes - used,
                      " More than uniform weight and no effect: %s.", found.names);

@@ -444,31 +444,43 @@ static void put_row_labels(const curve_sheet *c, const sheet *s, const curve_pan
     sheet_label(s, 8, (top + bottom) / 2, panel->units, FONT_TICK, "center rotate by 90");
 }
 
+static size_t rows_of(const curve_sheet *c) {
+    return c->shared_rows || c->grid ? (c->panels + 1) / 2 : c->panels;
+}
+
+/* The panel at a row and column; NULL: an empty place at the end of a grid. */
+static const curve_panel *panel_at(const curve_sheet *c, size_t row, size_t column) {
+    size_t index = c->shared_rows || c->grid ? 2 * row + column : row;
+    return index < c->panels ? c->panel[index] : NULL;
+}
+
 static void put_rows(const curve_sheet *c, const sheet *s, double first_top, double height) {
-    size_t columns = c->pairs || c->shared_rows ? 2 : 1;
-    size_t rows = c->shared_rows ? c->panels / 2 : c->panels;
-    double gap = c->pairs ? PAIR_GAP : SHARED_GAP;
+    size_t columns = c->pairs || c->shared_rows || c->grid ? 2 : 1, rows = rows_of(c);
+    double gap = c->shared_rows ? SHARED_GAP : PAIR_GAP;
     double width = columns == 1 ? RIGHT - LEFT : (RIGHT - LEFT - gap) / 2;
     for (size_t row = 0; row < rows; row++) {
         double top = first_top + (double)row * (height + TITLE_LINE + ROW_GAP) + TITLE_LINE;
-        const curve_panel *const *at = (const curve_panel *const *)c->panel;
-        const curve_panel *panel[2] = {at[c->shared_rows ? 2 * row : row],
-                                       at[c->shared_rows ? 2 * row + 1 : row]};
-        put_row_labels(c, s, panel[0], top, top + height);
+        if (!c->grid)
+            put_row_labels(c, s, panel_at(c, row, 0), top, top + height);
         for (size_t column = 0; column < columns; column++) {
+            const curve_panel *panel = panel_at(c, row, column);
+            if (!panel)
+                break;
             panel_place place = {.left = LEFT + (double)column * (width + gap),
                                  .top = top,
                                  .bottom = top + height,
-                                 .logarithmic = c->pairs && column == 1,
-                                 .first = column == 0,
-                                 .last_row = row + 1 == rows,
+                                 .logarithmic = c->grid ? panel->logarithmic : c->pairs && column,
+                                 .first = column == 0 || c->grid,
+                                 .last_row = !panel_at(c, row + 1, column),
                                  .low = INFINITY,
                                  .high = -INFINITY};
             place.right = place.left + width;
+            if (c->grid)
+                sheet_label(s, place.left, top - 7, panel->title, FONT_TEXT, "");
             for (size_t k = 0; k < 2; k++)
                 if (c->shared_rows || k == column)
-                    widen(c, panel[k], place.logarithmic, &place.low, &place.high);
-            put_panel(c, s, panel[column], &place);
+                    widen(c, panel_at(c, row, k), place.logarithmic, &place.low, &place.high);
+            put_panel(c, s, panel, &place);
             if (row == 0 && column == 0) {
                 drop_legend(c, s);
                 fputs("unset object\n", s->script);
@@ -518,7 +530,7 @@ int curves_draw(curve_sheet *c, sheet *s, status *st) {
         status_fail(st, "none of its numbers is defined");
         return NOT_DRAWN;
     }
-    size_t rows = c->shared_rows ? c->panels / 2 : c->panels;
+    size_t rows = rows_of(c);
     double height = rows == 1 ? 170 : rows > 4 ? 58 : 70;
     double top = SHEET_TITLES + put_legend(c, s, 0, false) + 2;
     top += c->shared_rows ? HEADING_LINE : *c->panel[0]->title ? 0 : -TITLE_LINE / 2;

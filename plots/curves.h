@@ -37,6 +37,7 @@ typedef struct curve_panel {
     const char *why_empty; /* said in the panel where it has no number; NULL: "no defined value" */
     bool from_zero;        /* the linear axis begins at 0 */
     bool zero_line;        /* 0 is part of the axis and drawn */
+    bool logarithmic;      /* in a grid */
     curve curve[LOOKS_MAX];
 } curve_panel;
 
@@ -59,6 +60,7 @@ typedef struct curve_sheet {
     run_name look[LOOKS_MAX]; /* what the legend calls them */
     bool pairs;               /* each panel is drawn twice: linear and, beside it, logarithmic */
     bool shared_rows;         /* else two panels a row, which share their axis */
+    bool grid;                /* else two panels a row, each with its own axis and title */
     const char *column[2];    /* with shared_rows: headings of the two columns */
     curve_mark *mark;
     size_t marks;

@@ -151,10 +151,10 @@ static int one_table(const table *from, bool lowest, sheet *s, status *st) {
         return FAILED;
     snprintf(x_label, sizeof x_label, "%s removed", unit_word(from));
     run_title(from, c.title, sizeof c.title);
-    snprintf(c.subtitle, sizeof c.subtitle, lowest ? "pruning by the lowest score, and greedy"
-                                                   : "pruning: ways to choose what is removed");
+    snprintf(c.subtitle, sizeof c.subtitle, lowest ? "removed by the lowest score; evaluation text"
+                    : "removed by search, order or chance; evaluation text");
     count_removed(&c, points, count);
-    curve_panel *panel = curves_panel(&c, "delta_loss on the evaluation text", st);
+    curve_panel *panel = curves_panel(&c, "delta_loss", st);
     int result = panel ? DONE : FAILED;
     const size_t strategies = list_strategies(&points, &count, 1, strategy);
     for (size_t k = 0; !result && k < strategies; k++) {

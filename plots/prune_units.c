@@ -32,7 +32,7 @@ static void note_losses(curve_sheet *c, const table *from) {
             for (size_t k = 0; k < c->panel[i]->curve[look].points; k++) {
                 const curve_point *at = &c->panel[i]->curve[look].point[k];
                 bars = bars || !isnan(at->low);
-                gain = gain || at->value <= 0;
+                gain = gain || (at->value <= 0 && (c->pairs || c->panel[i]->logarithmic));
             }
     if (bars && level > 0 && level < 1)
         curves_note(c, "Bars: %.4g%% intervals over sequences.", 100 * level);
@@ -57,18 +57,18 @@ static int add_scores(curve_sheet *c, const table *from, status *st) {
     size_t count;
     if (prune_units_read(from, "SCO", &units, &count, st))
         return FAILED;
-    const size_t most = CURVE_PANELS_MAX - 1;
+    const size_t most = CURVE_PANELS_MAX - 2;
     const size_t scores = prune_scores_of(units, count, score, most);
     int rc = DONE;
     for (size_t k = 0; !rc && k < scores; k++) {
         char title[64];
-        clean_text(title, sizeof title, score[k], strlen(score[k]));
+        clean_text(title, sizeof title - 4, score[k], strlen(score[k]));
+        if (strncmp(score[k], "angular", 7) == 0)
+            strcat(title, ", pi");
         curve_panel *panel = curves_panel(c, title, st);
         rc = panel ? add_units(panel, units, count, score[k], st) : FAILED;
-        if (panel) {
-            panel->units = strncmp(score[k], "angular", 7) == 0 ? "pi" : "1";
+        if (panel)
             panel->zero_line = true;
-        }
     }
     free(units);
     return rc;
@@ -86,18 +86,22 @@ static int one_table(curve_sheet *c, const table *from, status *st) {
     c->looks = PRUNE_KINDS;
     for (size_t k = 0; k < PRUNE_KINDS; k++)
         snprintf(c->look[k].text, sizeof c->look[k].text, "%s", prune_kind_name[k]);
-    curve_panel *panel = curves_panel(c, "delta_loss", st);
-    int rc = panel ? add_units(panel, units, count, NULL, st) : FAILED;
+    int rc = DONE;
+    for (int logarithmic = 0; !rc && logarithmic < 2; logarithmic++) {
+        curve_panel *panel =
+            curves_panel(c, logarithmic ? "the same, log scale" : "delta_loss, nats/token", st);
+        rc = panel ? add_units(panel, units, count, NULL, st) : FAILED;
+        if (panel) {
+            panel->zero_line = true;
+            panel->logarithmic = logarithmic;
+        }
+    }
     free(units);
-    if (!panel)
-        return FAILED;
-    panel->units = "nats/token";
-    panel->zero_line = true;
     return rc ? rc : add_scores(c, from, st);
 }
 
 int draw_prune_units(const table *from, sheet *s, status *st) {
-    curve_sheet c = {.x_label = "layer", .pairs = true, .no_final = true};
+    curve_sheet c = {.x_label = "layer", .grid = true, .no_final = true};
     int result = one_table(&c, from, st);
     if (!result) {
         curves_note(&c, "Each unit is removed by itself.");

@@ -114,7 +114,9 @@ static bool free_of_all(const box *name, const scatter_panel *panel, const place
     for (size_t i = 0; i < panel->points; i++) {
         double x = pixel_x(p, panel->point[i].x), y = pixel_y(p, panel->point[i].y);
         const box mark = {x - MARK, x + MARK, y - MARK, y + MARK};
-        if (!apart(name, &mark))
+        const box line = {x - 1, x + 1, pixel_y(p, panel->point[i].high),
+                          pixel_y(p, panel->point[i].low)};
+        if (!apart(name, &mark) || (!isnan(line.top) && !isnan(line.bottom) && !apart(name, &line)))
             return false;
     }
     return true;
@@ -292,7 +294,7 @@ int scatter_draw(scatter *c, sheet *s, status *st) {
     const signed_axis axis = axis_of(c);
     size_t columns = c->panels > 1 ? c->columns : 1;
     size_t rows = (c->panels + columns - 1) / columns;
-    double height = c->panels == 1 ? 190 : columns == 1 ? 110 : 84;
+    double height = c->panels == 1 ? 190 : rows < 4 ? 110 : 84;
     double width = (RIGHT - LEFT - (double)(columns - 1) * GAP) / (double)columns;
     double first_top = SHEET_TITLES + put_legend(c, s, 0, false) + TITLE_LINES;
     double pitch = height + TITLE_LINES + X_TICKS, bottom = first_top + (double)rows * pitch;
