@@ -79,10 +79,10 @@ static int add_head_means(curve_sheet *c, const table *from, status *st) {
                 return FAILED;
             if (together && i == 0)
                 note_together(c, text, n);
-            if (!together && curve_add(&c->panel[i]->curve[place.kind],
-                                       (curve_point){place_depth(place, c->layers), n[0], n[1],
-                                                     n[2], NAN, NAN},
-                                       st))
+            if (!together &&
+                curve_add(&c->panel[i]->curve[place.kind],
+                          (curve_point){place_depth(place, c->layers), n[0], n[1], n[2], NAN, NAN},
+                          st))
                 return FAILED;
         }
     }
@@ -94,10 +94,9 @@ static int add_head_means(curve_sheet *c, const table *from, status *st) {
 enum { TRAINED, NORM, VAR, FLOOR, LOOKS, SPLITS_MAX = 6 };
 static const char *const queries[] = {"trained", "norm", "var"};
 enum { RAW = 0, FLOORS = 3, MATCHED = 6, NUMBERS = 9 };
-static const char *const numbers[] = {"raw",       "raw_low",    "raw_high",
-                                      "floor",     "floor_low",  "floor_high",
-                                      "matched",   "matched_low", "matched_high",
-                                      NULL};
+static const char *const numbers[] = {"raw",          "raw_low",    "raw_high", "floor",
+                                      "floor_low",    "floor_high", "matched",  "matched_low",
+                                      "matched_high", NULL};
 
 /* Index of k among the splits, made where it is new; SPLITS_MAX: no more room. */
 static size_t split_of(size_t *splits, size_t *count, size_t k) {
@@ -113,15 +112,15 @@ static int add_row(curve_sheet *c, size_t split, double depth, size_t look, cons
                    status *st) {
     curve_panel *raw = c->panel[2 * split], *matched = c->panel[2 * split + 1];
     const bool null = look != TRAINED;
-    const curve_point a = {depth, n[RAW], NAN, NAN, null ? n[RAW + 1] : NAN,
-                           null ? n[RAW + 2] : NAN};
-    const curve_point b = {depth, n[MATCHED], NAN, NAN, null ? n[MATCHED + 1] : NAN,
-                           null ? n[MATCHED + 2] : NAN};
+    const curve_point a = {
+        depth, n[RAW], NAN, NAN, null ? n[RAW + 1] : NAN, null ? n[RAW + 2] : NAN};
+    const curve_point b = {
+        depth, n[MATCHED], NAN, NAN, null ? n[MATCHED + 1] : NAN, null ? n[MATCHED + 2] : NAN};
     if (curve_add(&raw->curve[look], a, st) || curve_add(&matched->curve[look], b, st))
         return FAILED;
     return null ? DONE
-                : curve_add(&raw->curve[FLOOR],
-                            (curve_point){depth, n[FLOORS], NAN, NAN, NAN, NAN}, st);
+                : curve_add(&raw->curve[FLOOR], (curve_point){depth, n[FLOORS], NAN, NAN, NAN, NAN},
+                            st);
 }
 
 static int panels_of(curve_sheet *c, size_t split, size_t k, status *st) {
@@ -154,8 +153,9 @@ static void note_claims(curve_sheet *c, const size_t *splits, size_t count) {
         snprintf(text + used, sizeof text - used, "%s%zu of %zu sites for k = %zu", i ? ", " : "",
                  above, compared, splits[i]);
     }
-    curves_note(c, "Disagreement is claimed only where trained `matched` lies above the band of "
-                   "equal variance: %s.",
+    curves_note(c,
+                "Disagreement is claimed only where trained `matched` lies above the band of "
+                "equal variance: %s.",
                 text);
 }
 

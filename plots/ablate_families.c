@@ -30,8 +30,8 @@ typedef struct cell {
 
 typedef struct families {
     size_t rows, columns, cells;
-    const char **row;              /* [rows] sources, point into the table */
-    const char *at[COLUMNS_MAX];   /* kinds of site */
+    const char **row;            /* [rows] sources, point into the table */
+    const char *at[COLUMNS_MAX]; /* kinds of site */
     const char *third[COLUMNS_MAX];
     cell *cell; /* [cells] */
     const char *edit;
@@ -76,8 +76,8 @@ static int read_class(const table *from, const table_section_view *section, size
 }
 
 static int read_cells(const table *from, families *f, status *st) {
-    static const char *const names[] = {"sources", "at", "third", "delta_loss", "class", "edit",
-                                        NULL};
+    static const char *const names[] = {"sources", "at",   "third", "delta_loss",
+                                        "class",   "edit", NULL};
     const table_section_view *section = table_find(from, "ABL");
     int column[6];
     if (cells_find(from, section, names, column, st) ||
@@ -87,8 +87,8 @@ static int read_cells(const table *from, families *f, status *st) {
     for (size_t row = 0; row < section->rows; row++) {
         cell *next = &f->cell[f->cells];
         next->row = row_of(f, table_cell(section, row, column[0]));
-        next->column = column_of(f, table_cell(section, row, column[1]),
-                                 table_cell(section, row, column[2]));
+        next->column =
+            column_of(f, table_cell(section, row, column[1]), table_cell(section, row, column[2]));
         if (next->column == COLUMNS_MAX)
             return cells_fail(from, section, row, column[1], "at most 12 groups of sites", st);
         if (cells_real(from, section, row, column[3], &next->delta, st) ||
@@ -145,9 +145,16 @@ static void put_heads(const families *f, const sheet *s, double top) {
 static void number_text(const cell *at, char *text, size_t size) {
     double v = at->delta, most = fabs(v);
     char digits[32];
-    snprintf(digits, sizeof digits, "%.*f", most >= 9.995 ? 1 : most >= 0.0995 ? 2 : 3,
+    snprintf(digits, sizeof digits, "%.*f",
+             most >= 9.995    ? 1
+             : most >= 0.0995 ? 2
+                              : 3,
              most < 0.0005 ? 0 : v);
-    snprintf(text, size, at->class == NONE ? "(%s)" : at->class == UNDECIDED ? "%s?" : "%s", digits);
+    snprintf(text, size,
+             at->class == NONE        ? "(%s)"
+             : at->class == UNDECIDED ? "%s?"
+                                      : "%s",
+             digits);
 }
 
 static void put_cell(const families *f, const sheet *s, const cell *at, double x, double y,
@@ -169,7 +176,9 @@ static void put_cell(const families *f, const sheet *s, const cell *at, double x
                 "fs empty border lc rgb '#bbbbbb' lw 0.4\n",
                 object, x + 0.7, y + ROW - 0.7, x + width - 0.7, y + 0.7);
     snprintf(extra, sizeof extra, "center front tc rgb '%s'",
-             dark ? "#ffffff" : at->class == EFFECT ? "#000000" : "#555555");
+             dark                  ? "#ffffff"
+             : at->class == EFFECT ? "#000000"
+                                   : "#555555");
     sheet_label(s, x + width / 2, y + ROW / 2.0, text, width < 34 ? FONT_SMALL : FONT_NOTE, extra);
 }
 

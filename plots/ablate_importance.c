@@ -10,8 +10,8 @@
 
 static const char *const scores[] = {"mass", "contribution", "signed_contribution"};
 enum { SCORES = 3, DELTA = 3, LOW, HIGH, LIFT, NUMBERS };
-static const char *const names[] = {"mass", "contribution", "signed_contribution", "delta_loss",
-                                    "low",  "high",         "lift",                NULL};
+static const char *const names[] = {
+    "mass", "contribution", "signed_contribution", "delta_loss", "low", "high", "lift", NULL};
 static const char *const texts[] = {"what", "name", "class", NULL};
 static const char *const classes[] = {"effect", "none", "undecided"};
 
@@ -56,7 +56,7 @@ static int add_rows(const table *from, scatter *c, silent *found, status *st) {
         if (!family && strcmp(what, "source") != 0)
             return cells_fail(from, section, row, text[0], "source or family", st);
         while (class < 3 && strcmp(table_cell(section, row, text[2]), classes[class]) != 0)
-            class++;
+            class ++;
         if (class == 3)
             return cells_fail(from, section, row, text[2], "effect, none or undecided", st);
         if (cells_reals(from, section, row, column, NUMBERS, number, st))
@@ -96,7 +96,8 @@ static int add_agreement(const table *from, scatter *c, status *st) {
     int text[2], value[4];
     if (!section)
         return DONE;
-    if (cells_find(from, section, columns, text, st) || cells_find(from, section, values, value, st))
+    if (cells_find(from, section, columns, text, st) ||
+        cells_find(from, section, values, value, st))
         return FAILED;
     for (size_t row = 0; row < section->rows; row++) {
         bool families = strcmp(table_cell(section, row, text[0]), "families") == 0;

@@ -248,6 +248,14 @@ static char *trimmed(const char *path) {
          .kind = OPTION_FLAG,                                                                      \
          .value = &(o)->no_gradients,                                                              \
          .help = "leave out the backward pass and what is measured in it"},                        \
+        {.name = "no-prune",                                                                       \
+         .kind = OPTION_FLAG,                                                                      \
+         .value = &(o)->no_prune,                                                                  \
+         .help = "leave out the removal of layers, which runs each model many times"},             \
+        {.name = "no-ablate",                                                                      \
+         .kind = OPTION_FLAG,                                                                      \
+         .value = &(o)->no_ablate,                                                                 \
+         .help = "leave out the edits of routing, which run each model many times"},               \
         {.name = "routing-heads",                                                                  \
          .kind = OPTION_SIZE,                                                                      \
          .value = &(o)->routing_heads,                                                             \
@@ -305,8 +313,9 @@ int cmd_report(int argc, char **argv) {
         .summary = "record, measure and draw checkpoints, and put all on one page",
         .options = options,
         .positionals = positionals,
-        .notes = "Runs capture, check, depth, routing, compare and plot, and writes "
-                 "OUT/index.html, one file that needs no network and no other file. Run again, it "
+        .notes = "Runs capture, check, depth, routing, prune, ablate, compare and plot, "
+                 "and writes OUT/index.html, one file that needs no network and no other file. Run "
+                 "again, it "
                  "does only what a change of the program, a checkpoint, the input or an option "
                  "asks for; a file counts as changed when its size or time is another. Exit "
                  "status 2 where a step failed; missing figures alone do not end the run."};

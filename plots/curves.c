@@ -374,7 +374,10 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
         if (bars && c->boxes) {
             fprintf(script,
                     "%sD index %zu using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb %s",
-                    before, line->index, look == 0 ? "'#666666'" : look == 1 ? "attn" : "mlp");
+                    before, line->index,
+                    look == 0   ? "'#666666'"
+                    : look == 1 ? "attn"
+                                : "mlp");
             before = next;
         } else if (bars) {
             fprintf(
@@ -507,8 +510,7 @@ static size_t put_notes(const curve_sheet *c, const sheet *s, double y, bool dra
 
 static void put_x_axis(const curve_sheet *c, FILE *script) {
     if (c->layers) {
-        fprintf(script, "set xrange [-0.5 : %zu %c 0.5]\n", c->layers,
-                c->no_final ? '-' : '+');
+        fprintf(script, "set xrange [-0.5 : %zu %c 0.5]\n", c->layers, c->no_final ? '-' : '+');
         return;
     }
     double low = INFINITY, high = 1;

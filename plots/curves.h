@@ -51,9 +51,9 @@ typedef struct curve_sheet {
     char title[RUN_NAME + 64], subtitle[256];
     char notes[2048]; /* sentences; a line break begins a new line */
     const char *x_label;
-    size_t layers;                /* of the x axis; 0: positions, on a logarithmic axis */
-    bool no_final;                /* x ends at layers - 1 */
-    bool boxes; /* the first look is of a box for each layer, the others of marks on them */
+    size_t layers; /* of the x axis; 0: positions, on a logarithmic axis */
+    bool no_final; /* x ends at layers - 1 */
+    bool boxes;    /* the first look is of a box for each layer, the others of marks on them */
     size_t own_layers[LOOKS_MAX]; /* of each run, where `final` stands */
     bool runs;                    /* looks are of runs */
     size_t looks;

@@ -109,8 +109,8 @@ static size_t list_strategies(removal *const *points, const size_t *counts, size
 
 static const char *unit_word(const table *from) {
     const char *unit = cells_run(from, "unit");
-    return strcmp(unit, "attn") == 0 ? "attentions"
-           : strcmp(unit, "mlp") == 0 ? "MLPs"
+    return strcmp(unit, "attn") == 0    ? "attentions"
+           : strcmp(unit, "mlp") == 0   ? "MLPs"
            : strcmp(unit, "layer") == 0 ? "layers"
                                         : "units";
 }
@@ -151,7 +151,8 @@ static int one_table(const table *from, bool lowest, sheet *s, status *st) {
         return FAILED;
     snprintf(x_label, sizeof x_label, "%s removed", unit_word(from));
     run_title(from, c.title, sizeof c.title);
-    snprintf(c.subtitle, sizeof c.subtitle, lowest ? "removed by the lowest score; evaluation text"
+    snprintf(c.subtitle, sizeof c.subtitle,
+             lowest ? "removed by the lowest score; evaluation text"
                     : "removed by search, order or chance; evaluation text");
     count_removed(&c, points, count);
     curve_panel *panel = curves_panel(&c, "delta_loss", st);
@@ -166,12 +167,14 @@ static int one_table(const table *from, bool lowest, sheet *s, status *st) {
             left_out++;
             continue;
         }
-        const char *name = is_lowest(strategy[k]) && strategy[k][6] == ':' ? strategy[k] + 7 : strategy[k];
+        const char *name =
+            is_lowest(strategy[k]) && strategy[k][6] == ':' ? strategy[k] + 7 : strategy[k];
         clean_text(c.look[c.looks].text, RUN_NAME, name, strlen(name));
         result = add_curve(&panel->curve[c.looks++], points, count, strategy[k], &seeds, st);
     }
     if (!result && (lowest ? !drawn : !c.looks)) {
-        status_fail(st, lowest ? "the search by lowest score was not made" : "only the search by lowest score was made");
+        status_fail(st, lowest ? "the search by lowest score was not made"
+                               : "only the search by lowest score was made");
         result = NOT_DRAWN;
     }
     if (!result) {

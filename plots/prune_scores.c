@@ -9,8 +9,8 @@
 #include <string.h>
 
 /* "layer .95*  attn .66": Spearman's rho of each kind that has the score. */
-static int put_agreement(const table *from, const char *score, scatter_panel *panel,
-                         double *chance, size_t *units, status *st) {
+static int put_agreement(const table *from, const char *score, scatter_panel *panel, double *chance,
+                         size_t *units, status *st) {
     static const char *const words[PRUNE_KINDS] = {"layer", "attn", "MLP"};
     for (int kind = 0; kind < PRUNE_KINDS; kind++) {
         prune_agreement a;
@@ -43,7 +43,7 @@ static int add_points(scatter_panel *panel, const char *score, const prune_unit 
                                    .low = losses[k].low,
                                    .high = losses[k].high,
                                    .mark = unit->kind,
-                                   .colour = unit->kind == PRUNE_LAYER ? 3
+                                   .colour = unit->kind == PRUNE_LAYER  ? 3
                                              : unit->kind == PRUNE_ATTN ? 1
                                                                         : 2};
             snprintf(point.name, sizeof point.name, "%zu", unit->layer);

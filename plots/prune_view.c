@@ -21,9 +21,9 @@ static int read_kind(const table *from, const table_section_view *section, size_
 int prune_units_read(const table *from, const char *code, prune_unit **units, size_t *count,
                      status *st) {
     const bool scores = strcmp(code, "SCO") == 0;
-    const char *const names[] = {
-        "kind", "layer", scores ? "value" : "delta_loss", "low", "high", scores ? "score" : NULL,
-        NULL};
+    const char *const names[] = {"kind", "layer", scores ? "value" : "delta_loss",
+                                 "low",  "high",  scores ? "score" : NULL,
+                                 NULL};
     const table_section_view *section = table_find(from, code);
     int column[6];
     *units = NULL;
@@ -64,8 +64,8 @@ size_t prune_layers(const table *from, const prune_unit *units, size_t count) {
 
 int prune_agreement_read(const table *from, const char *score, prune_kind kind,
                          prune_agreement *found, status *st) {
-    static const char *const names[] = {"kind",     "score", "units", "spearman", "low", "high",
-                                        "not_significant_below", NULL};
+    static const char *const names[] = {
+        "kind", "score", "units", "spearman", "low", "high", "not_significant_below", NULL};
     const table_section_view *section = table_find(from, "AGR");
     int column[7];
     *found = (prune_agreement){0};

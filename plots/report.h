@@ -37,7 +37,7 @@ typedef struct report_options {
     const char *out, *text, *tokens, *bos, *device, *dtype;
     size_t context, sequences, stride, nulls, threads, routing_heads;
     uint64_t seed;
-    bool no_gradients, force, keep_going;
+    bool no_gradients, no_prune, no_ablate, force, keep_going;
     bool seed_given, stride_given;
 } report_options;
 
@@ -47,9 +47,12 @@ typedef struct report_model {
     char *info;      /* what `fathom info` prints; NULL: it failed */
     char *why;       /* its message then */
     bool routed;
+    size_t layers; /* what `info` says */
 } report_model;
 
 typedef enum step_each { EACH_MODEL, EACH_ROUTED, TOGETHER } step_each;
+
+typedef enum step_unless { ALWAYS, UNLESS_NO_PRUNE, UNLESS_NO_ABLATE } step_unless;
 
 typedef struct step_kind {
     const char *name;
@@ -58,6 +61,7 @@ typedef struct step_kind {
     const char *keeps;     /* file in the model's folder for what it prints */
     const char *part;      /* of a step that draws: heading of its figures on the page */
     const char *section;   /* done only where some figure needs this section */
+    step_unless unless;    /* which option leaves it out */
 } step_kind;
 
 typedef enum step_state {

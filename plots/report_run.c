@@ -220,6 +220,19 @@ static bool can_draw(const report_step *s) {
     return some;
 }
 
+/* Results of a run that was interrupted, which `prune` and `ablate` keep beside their table: what
+ * they are of may have changed since. */
+static void remove_unfinished(const report_step *s) {
+    static const char *const ends[] = {"work", "results"};
+    status st;
+    for (size_t i = 0; s->output && !step_draws(s) && i < 2; i++) {
+        char *path = text_make(&st, "%s.%s", s->output, ends[i]);
+        if (path)
+            unlink(path);
+        free(path);
+    }
+}
+
 static int do_step(const report *r, report_step *s, const char *head, status *st) {
     text_list old = s->files;
     char *printed = NULL;
@@ -227,6 +240,7 @@ static int do_step(const report *r, report_step *s, const char *head, status *st
     s->files = (text_list){0};
     text_list_clear(&s->said);
     stamp_remove(r, s);
+    remove_unfinished(s);
     int result = report_command(r, &s->argv, &code, &printed, &s->said, st);
     if (!result && (code == EXIT_INTERRUPTED || interrupt_pending()))
         result = INTERRUPTED;

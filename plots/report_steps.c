@@ -48,6 +48,15 @@ const step_kind step_kinds[] = {
     {.name = "compare",
      .each = TOGETHER,
      .words = {"compare", "all:recording.h5", "$seed", "-o", ":compare.txt"}},
+    {.name = "prune",
+     .each = EACH_MODEL,
+     .unless = UNLESS_NO_PRUNE,
+     .words = {"prune", "$model", "$input", "$some", "$search", "$device", "$seed", "-o",
+               ":prune.txt"}},
+    {.name = "ablate",
+     .each = EACH_ROUTED,
+     .unless = UNLESS_NO_ABLATE,
+     .words = {"ablate", "$model", "$input", "$few", "$device", "$seed", "-o", ":ablate.txt"}},
 
     /* In the order of the page. */
     {.name = "plot overlaid",
@@ -62,6 +71,22 @@ const step_kind step_kinds[] = {
      .each = EACH_ROUTED,
      .part = "Routing over depth",
      .words = {"plot", ":routing.txt", "-o", ":figures"}},
+    {.name = "plot pruned together",
+     .each = TOGETHER,
+     .unless = UNLESS_NO_PRUNE,
+     .part = "Pruning, all models together",
+     .words = {"plot", "all:prune.txt", "--figure", "prune_units", "--figure", "prune_curves", "-o",
+               ":figures"}},
+    {.name = "plot ablate",
+     .each = EACH_ROUTED,
+     .unless = UNLESS_NO_ABLATE,
+     .part = "Ablation",
+     .words = {"plot", ":ablate.txt", "-o", ":figures"}},
+    {.name = "plot prune",
+     .each = EACH_MODEL,
+     .unless = UNLESS_NO_PRUNE,
+     .part = "Pruning",
+     .words = {"plot", ":prune.txt", "-o", ":figures"}},
     {.name = "plot example",
      .each = EACH_ROUTED,
      .part = "One sequence, token by token",
@@ -149,6 +174,9 @@ static bool wanted(const report *r, const step_kind *kind, const report_model *m
     for (size_t m = 0; m < r->models; m++)
         readable += r->model[m].info != NULL;
     if (kind->section && !some_figure_needs(kind->section))
+        return false;
+    if ((kind->unless == UNLESS_NO_PRUNE && r->options.no_prune) ||
+        (kind->unless == UNLESS_NO_ABLATE && r->options.no_ablate))
         return false;
     if (kind->each == TOGETHER)
         return readable > 1 && model == r->model;
@@ -249,6 +277,32 @@ static int put_sequences(const report *r, report_step *s, status *st) {
     return add_number(&s->argv, "--sequences", r->options.sequences, st);
 }
 
+/* Pruning and ablation run a model many times, on this many sequences at most; pruning parts them
+ * in two, and with fewer than 8 there are no intervals. */
+enum { PRUNE_SEQUENCES = 16, ABLATE_SEQUENCES = 8, SEARCHED_LAYERS = 8, SEARCH_BUDGET = 4 };
+
+static int put_at_most(const report *r, report_step *s, size_t most, status *st) {
+    const size_t asked = r->options.sequences;
+    return add_number(&s->argv, "--sequences", asked && asked < most ? asked : most, st);
+}
+
+static int put_some(const report *r, report_step *s, status *st) {
+    return put_at_most(r, s, PRUNE_SEQUENCES, st);
+}
+
+static int put_few(const report *r, report_step *s, status *st) {
+    return put_at_most(r, s, ABLATE_SEQUENCES, st);
+}
+
+/* One layer cannot be removed and one sequence not be parted; the cost of a search grows with the
+ * square of the layers. */
+static int put_search(const report *r, report_step *s, status *st) {
+    if (s->model->layers == 1 || r->options.sequences == 1)
+        return add_option(&s->argv, "--strategies", "none", st);
+    return s->model->layers > SEARCHED_LAYERS ? add_number(&s->argv, "--budget", SEARCH_BUDGET, st)
+                                              : DONE;
+}
+
 static int put_device(const report *r, report_step *s, status *st) {
     return add_option(&s->argv, "--device", r->options.device, st) ||
                    add_option(&s->argv, "--dtype", r->options.dtype, st)
@@ -285,10 +339,11 @@ static int put_figures(const report *r, report_step *s, status *st) {
 static const struct {
     const char *word;
     int (*put)(const report *r, report_step *s, status *st);
-} options[] = {{"$model", put_model},         {"$input", put_input},
-               {"$sequences", put_sequences}, {"$device", put_device},
-               {"$gradients", put_gradients}, {"$routing", put_routing},
-               {"$seed", put_seed},           {"$figures", put_figures}};
+} options[] = {
+    {"$model", put_model},   {"$input", put_input},         {"$sequences", put_sequences},
+    {"$device", put_device}, {"$gradients", put_gradients}, {"$routing", put_routing},
+    {"$seed", put_seed},     {"$figures", put_figures},     {"$some", put_some},
+    {"$few", put_few},       {"$search", put_search}};
 
 static char *report_path(const report *r, const report_model *model, const char *file, status *st) {
     return text_make(st, "%s/%s/%s", r->options.out, folder_of(model), file);

@@ -10,13 +10,14 @@
 enum {
     LEFT = 46,
     RIGHT = SHEET_WIDTH - 8,
-    GAP = 10,
+    GAP = 20,         /* room for the outer halves of two marks' labels */
     TITLE_LINES = 26, /* over each row */
     X_TICKS = 16,     /* under each row */
     X_LABEL = 16,
     LEGEND_LINE = 12,
     NAME_HEIGHT = 8, /* of FONT_SMALL, in pixels */
     MARK = 3,        /* half a mark */
+    PLACES = 6,      /* of a name about its point */
 };
 #define NAME_CHAR 4.3
 
@@ -30,8 +31,8 @@ signed_axis signed_axis_of(double low, double high) {
     double most = fmax(fabs(fmin(low, 0)), fabs(fmax(high, 0)));
     signed_axis axis = {.decade = most > 0 && isfinite(most) ? pow(10, floor(log10(most))) : 1};
     axis.unit = axis.decade / 500; /* three marks a side: 500, 50 and 5 units */
-    axis.low = low < 0 ? signed_axis_at(&axis, low) - 0.15 : -0.15;
-    axis.high = high > 0 ? signed_axis_at(&axis, high) + 0.15 : 0.15;
+    axis.low = low < 0 ? signed_axis_at(&axis, low) - 0.3 : -0.3;
+    axis.high = high > 0 ? signed_axis_at(&axis, high) + 0.3 : 0.3;
     return axis;
 }
 
@@ -95,8 +96,8 @@ static double pixel_x(const place *p, double x) {
 }
 
 static double pixel_y(const place *p, double y) {
-    return p->bottom - (signed_axis_at(p->y, y) - p->y->low) / (p->y->high - p->y->low) *
-                           (p->bottom - p->top);
+    return p->bottom -
+           (signed_axis_at(p->y, y) - p->y->low) / (p->y->high - p->y->low) * (p->bottom - p->top);
 }
 
 static bool apart(const box *a, const box *b) {
@@ -143,17 +144,19 @@ static int put_names(const sheet *s, const scatter_panel *panel, const place *p,
         const scatter_point *point = order[i];
         double x = pixel_x(p, point->x), y = pixel_y(p, point->y);
         double width = (double)text_chars(point->name) * NAME_CHAR, half = NAME_HEIGHT / 2.0;
-        const box where[] = {
+        const box where[PLACES] = {
             {x + MARK + 1, x + MARK + 1 + width, y - half, y + half},
             {x - MARK - 1 - width, x - MARK - 1, y - half, y + half},
             {x - width / 2, x + width / 2, y - MARK - 1 - NAME_HEIGHT, y - MARK - 1},
-            {x - width / 2, x + width / 2, y + MARK + 1, y + MARK + 1 + NAME_HEIGHT}};
+            {x - width / 2, x + width / 2, y + MARK + 1, y + MARK + 1 + NAME_HEIGHT},
+            {x - width, x + MARK, y + MARK + 1, y + MARK + 1 + NAME_HEIGHT},
+            {x - MARK, x + width, y + MARK + 1, y + MARK + 1 + NAME_HEIGHT}};
         size_t k = 0;
         if (!*point->name)
             continue;
-        while (k < 4 && !free_of_all(&where[k], panel, p, taken, count))
+        while (k < PLACES && !free_of_all(&where[k], panel, p, taken, count))
             k++;
-        if (k == 4)
+        if (k == PLACES)
             continue;
         taken[count++] = where[k];
         sheet_label(s, (where[k].left + where[k].right) / 2, (where[k].top + where[k].bottom) / 2,

@@ -10,8 +10,8 @@
 /* ---- an axis with 0 and both signs ---- */
 
 typedef struct signed_axis {
-    double unit;  /* position(v) = asinh(v / (2 unit)) / ln 10: log10(v / unit) far from 0 */
-    double decade; /* largest power of ten that is a mark; two smaller ones follow */
+    double unit;      /* position(v) = asinh(v / (2 unit)) / ln 10: log10(v / unit) far from 0 */
+    double decade;    /* largest power of ten that is a mark; two smaller ones follow */
     double low, high; /* positions of the ends */
 } signed_axis;
 
