@@ -101,7 +101,33 @@ static int read_cells(const table *from, families *f, status *st) {
         f->high = fmax(f->high, next->delta);
         f->cells++;
     }
+    sort_columns(f);
     return DONE;
+}
+
+/* Attention by thirds, MLP by thirds, final, all, others as they come: a family that no site of a
+ * group has would else move that group behind. */
+static int rank_of(const families *f, size_t column) {
+    static const char *const order[] = {"attn", "mlp", "final", "all"};
+    for (int k = 0; k < 4; k++)
+        if (strcmp(f->at[column], order[k]) == 0)
+            return 16 * k + (f->third[column][0] & 15);
+    return 64;
+}
+
+static void sort_columns(families *f) {
+    size_t place[COLUMNS_MAX];
+    families from = *f;
+    for (size_t i = 0; i < f->columns; i++) {
+        place[i] = 0;
+        for (size_t k = 0; k < f->columns; k++)
+            place[i] += rank_of(&from, k) < rank_of(&from, i) ||
+                        (rank_of(&from, k) == rank_of(&from, i) && k < i);
+        f->at[place[i]] = from.at[i];
+        f->third[place[i]] = from.third[i];
+    }
+    for (size_t k = 0; k < f->cells; k++)
+        f->cell[k].column = place[f->cell[k].column];
 }
 
 static double column_width(const families *f) {
@@ -130,6 +156,8 @@ static void put_heads(const families *f, const sheet *s, double top) {
         const char *at = strcmp(f->at[i], "attn") == 0  ? "attention sites"
                          : strcmp(f->at[i], "mlp") == 0 ? "MLP sites"
                                                         : f->at[i];
+        if (f->columns > 1 && (double)strlen(at) * 5.2 > span)
+            at = f->at[i];
         clean_text(name, sizeof name, at, strlen(at));
         cut_middle(name, f->columns == 1 ? 36 : (size_t)fmax(5, span / 5.2));
         bool bare = strcmp(f->third[i], "-") == 0;

@@ -38,8 +38,6 @@ static void add_silent(silent *found, const char *name) {
     clean_text(clean, sizeof clean, name, strlen(name));
     if (found->count++ < 6)
         snprintf(found->names + used, sizeof found->names - used, "%s%s", used ? ", " : "", clean);
-    else if (found->count == 7)
-        snprintf(found->names + used, sizeof found->names - used, ", ...");
 }
 
 static int add_rows(const table *from, scatter *c, silent *found, status *st) {
@@ -143,7 +141,8 @@ int draw_ablate_importance(const table *from, sheet *s, status *st) {
             "points without agreement reach in 1 of 20 cases.");
         if (found.count)
             snprintf(c.notes + used, sizeof c.notes - used,
-                     " More than uniform weight and no effect: %s.", found.names);
+                     " More than uniform weight and no effect: %s%s.", found.names,
+                     found.count > 6 ? " and others" : "");
         result = scatter_draw(&c, s, st);
     }
     scatter_clear(&c);

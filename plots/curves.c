@@ -333,6 +333,12 @@ typedef struct panel_place {
     double low, high; /* of its axis */
 } panel_place;
 
+/* Marks on boxes are no wider than a box. */
+static double box_mark_size(const curve_sheet *c, const panel_place *place) {
+    double pixels = (place->right - place->left) / (double)c->layers;
+    return fmax(0.12, fmin(0.4, pixels / 14));
+}
+
 static void put_curves(const curve_sheet *c, const curve_panel *panel, const panel_place *place,
                        FILE *script) {
     const char *before = "plot ", *next = ", \\\n    ";
@@ -373,8 +379,8 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
         }
         if (bars && c->boxes) {
             fprintf(script,
-                    "%sD index %zu using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb %s",
-                    before, line->index,
+                    "%sD index %zu using 1:3:(0):($4-$3) with vectors nohead lw %.2g lc rgb %s",
+                    before, line->index, 2 * box_mark_size(c, place),
                     look == 0   ? "'#666666'"
                     : look == 1 ? "attn"
                                 : "mlp");
@@ -387,8 +393,8 @@ static void put_curves(const curve_sheet *c, const curve_panel *panel, const pan
             before = next;
         }
         if (c->boxes && look > 0) {
-            fprintf(script, "%sD index %zu using 1:2 with points lt %zu", before, line->index,
-                    line_type(c, look));
+            fprintf(script, "%sD index %zu using 1:2 with points lt %zu ps %.2g", before,
+                    line->index, line_type(c, look), box_mark_size(c, place));
             before = next;
         }
         if (c->boxes)

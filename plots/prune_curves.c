@@ -173,8 +173,9 @@ static int one_table(const table *from, bool lowest, sheet *s, status *st) {
         result = add_curve(&panel->curve[c.looks++], points, count, strategy[k], &seeds, st);
     }
     if (!result && (lowest ? !drawn : !c.looks)) {
-        status_fail(st, lowest ? "the search by lowest score was not made"
-                               : "only the search by lowest score was made");
+        status_fail(st, lowest  ? "the search by lowest score was not made"
+                        : drawn ? "only the search by lowest score was made"
+                                : "no set was removed");
         result = NOT_DRAWN;
     }
     if (!result) {
@@ -257,7 +258,7 @@ int draw_prune_curves_runs(const table *const *from, size_t tables, sheet *s, st
     if (!result)
         result = add_runs(&c, points, counts, st);
     if (!result && !c.panels) {
-        status_fail(st, "only the search by lowest score was made");
+        status_fail(st, "no set was removed but by lowest score");
         result = NOT_DRAWN;
     }
     if (!result) {

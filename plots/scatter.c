@@ -9,7 +9,7 @@
 
 enum {
     LEFT = 46,
-    RIGHT = SHEET_WIDTH - 8,
+    RIGHT = SHEET_WIDTH - 14,
     GAP = 20,         /* room for the outer halves of two marks' labels */
     TITLE_LINES = 26, /* over each row */
     X_TICKS = 16,     /* under each row */
