@@ -64,6 +64,31 @@ static size_t column_of(families *f, const char *at, const char *third) {
     return f->columns++;
 }
 
+/* Attention by thirds, MLP by thirds, final, all, others as they come: a family that no site of a
+ * group has would else move that group behind. */
+static int rank_of(const families *f, size_t column) {
+    static const char *const order[] = {"attn", "mlp", "final", "all"};
+    for (int k = 0; k < 4; k++)
+        if (strcmp(f->at[column], order[k]) == 0)
+            return 16 * k + (f->third[column][0] & 15);
+    return 64;
+}
+
+static void sort_columns(families *f) {
+    size_t place[COLUMNS_MAX];
+    families from = *f;
+    for (size_t i = 0; i < f->columns; i++) {
+        place[i] = 0;
+        for (size_t k = 0; k < f->columns; k++)
+            place[i] += rank_of(&from, k) < rank_of(&from, i) ||
+                        (rank_of(&from, k) == rank_of(&from, i) && k < i);
+        f->at[place[i]] = from.at[i];
+        f->third[place[i]] = from.third[i];
+    }
+    for (size_t k = 0; k < f->cells; k++)
+        f->cell[k].column = place[f->cell[k].column];
+}
+
 static int read_class(const table *from, const table_section_view *section, size_t row, int column,
                       effect *class, status *st) {
     static const char *const names[] = {"effect", "none", "undecided"};
@@ -103,31 +128,6 @@ static int read_cells(const table *from, families *f, status *st) {
     }
     sort_columns(f);
     return DONE;
-}
-
-/* Attention by thirds, MLP by thirds, final, all, others as they come: a family that no site of a
- * group has would else move that group behind. */
-static int rank_of(const families *f, size_t column) {
-    static const char *const order[] = {"attn", "mlp", "final", "all"};
-    for (int k = 0; k < 4; k++)
-        if (strcmp(f->at[column], order[k]) == 0)
-            return 16 * k + (f->third[column][0] & 15);
-    return 64;
-}
-
-static void sort_columns(families *f) {
-    size_t place[COLUMNS_MAX];
-    families from = *f;
-    for (size_t i = 0; i < f->columns; i++) {
-        place[i] = 0;
-        for (size_t k = 0; k < f->columns; k++)
-            place[i] += rank_of(&from, k) < rank_of(&from, i) ||
-                        (rank_of(&from, k) == rank_of(&from, i) && k < i);
-        f->at[place[i]] = from.at[i];
-        f->third[place[i]] = from.third[i];
-    }
-    for (size_t k = 0; k < f->cells; k++)
-        f->cell[k].column = place[f->cell[k].column];
 }
 
 static double column_width(const families *f) {
