@@ -223,14 +223,11 @@ static bool can_draw(const report_step *s) {
 /* Results of a run that was interrupted, which `prune` and `ablate` keep beside their table: what
  * they are of may have changed since. */
 static void remove_unfinished(const report_step *s) {
-    static const char *const ends[] = {"work", "results"};
     status st;
-    for (size_t i = 0; s->output && !step_draws(s) && i < 2; i++) {
-        char *path = text_make(&st, "%s.%s", s->output, ends[i]);
-        if (path)
-            unlink(path);
-        free(path);
-    }
+    char *path = s->output && !step_draws(s) ? text_make(&st, "%s.results", s->output) : NULL;
+    if (path)
+        unlink(path);
+    free(path);
 }
 
 static int do_step(const report *r, report_step *s, const char *head, status *st) {
