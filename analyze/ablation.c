@@ -77,7 +77,7 @@ static int make_means(ablation *a, means_pass *m, status *st) {
         depth_values_watch(m->values, &watch);
         watch.on_sublayer = means_sublayer;
     }
-    int rc = experiment_run(a->e, &whole, NULL, 0, &watch, st);
+    int rc = experiment_run(a->e, NULL, &whole, NULL, 0, &watch, st);
     if (rc)
         return rc;
     for (size_t i = 0; i < plan->sites; i++)
@@ -336,7 +336,7 @@ int ablation_run(ablation *a, status *st) {
                                 .prepare = a->keeps_weights ? thaw : NULL,
                                 .self = &runs[i]};
     }
-    rc = experiment_run(a->e, &whole, variants, a->count, &watch, st);
+    rc = experiment_run(a->e, NULL, &whole, variants, a->count, &watch, st);
 done:
     free(variants);
     free(runs);

@@ -3,6 +3,7 @@
 #include "analyze/forced_compromise.h"
 #include "analyze/table.h"
 #include "probes/model_hash.h"
+#include "probes/text_run.h"
 #include "runtime/base/command.h"
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
@@ -33,6 +34,8 @@ typedef struct analysis {
     edit_choice edit;
     bool *head; /* [routing heads], or NULL: all */
     char *results;
+    text_held text;
+    model *m;
     experiment *e;
     ablation *a;
     sweep sweep;
@@ -84,20 +87,23 @@ static int choose_heads(analysis *a, size_t heads, status *st) {
 
 static int open_experiment(analysis *a, status *st) {
     const settings *s = a->settings;
-    if (s->output && strcmp(s->output, "-") != 0) {
-        const size_t room = strlen(s->output) + sizeof ".results";
-        if (!(a->results = mem_array(room, 1, "a path", st)))
-            return FAILED;
-        snprintf(a->results, room, "%s.results", s->output);
-    }
-    const experiment_options options = {.kl = true, .results = a->results, .resume = s->resume};
     model_config config;
-    if (config_read(s->run.dir, s->run.routing_heads, &config, NULL, st))
+    if (experiment_results_path(s->output, s->resume, &a->results, st) ||
+        config_read(s->run.dir, s->run.routing_heads, &config, NULL, st))
         return FAILED;
     if (config.mode == MODE_NONE)
         return status_fail(st, "%s: a standard model does not route over depth: nothing to ablate",
                            s->run.dir);
-    return experiment_open(&s->run, &options, &a->e, st);
+    if (text_held_add(&a->text, &s->run.tokens, config.vocabulary, st) ||
+        run_model_open(&s->run, a->text.all.longest, &a->m, st))
+        return FAILED;
+    const experiment_options options = {.m = a->m,
+                                        .windows = a->text.all,
+                                        .batch = s->run.tokens.batch,
+                                        .kl = true,
+                                        .results = a->results,
+                                        .resume = s->resume};
+    return experiment_open(&options, &a->e, st);
 }
 
 static int add_all(analysis *a, status *st) {
@@ -190,7 +196,9 @@ static int write_table(analysis *a, status *st) {
         output_open(a->settings->output, &file, st))
         return FAILED;
     FILE *out = output_stream(file);
-    table_head(out, experiment_command(a->e), a->model_sha256, experiment_tokens_sha256(a->e));
+    char tokens_sha256[65];
+    text_windows_hash(&a->text.all, tokens_sha256);
+    table_head(out, experiment_command(a->e), a->model_sha256, tokens_sha256);
     put_assumptions(out, a);
     if (put_sections(out, a, st)) {
         output_abandon(file);
@@ -214,9 +222,11 @@ static int compute(analysis *a, status *st) {
     if (!rc)
         rc = ablation_run(a->a, st);
     if (!rc && a->part[COMPROMISE])
-        rc =
-            compromise_run(a->e, &(compromise_options){.draws = s->nulls, .seed = s->sampling.seed},
-                           &a->compromise, st);
+        rc = compromise_run(a->e,
+                            &(compromise_options){.draws = s->nulls,
+                                                  .seed = s->sampling.seed,
+                                                  .source = a->text.source},
+                            &a->compromise, st);
     if (rc)
         model_hash_leave(hash, a->model_sha256);
     else
@@ -225,10 +235,9 @@ static int compute(analysis *a, status *st) {
 }
 
 static void say_cost(const analysis *a) {
-    uint64_t evaluated, naive;
-    experiment_cost(a->e, &evaluated, &naive);
+    const experiment_cost cost = experiment_counted(a->e);
     log_note("%" PRIu64 " sublayer evaluations; %" PRIu64 " without reusing what programs share",
-             evaluated, naive);
+             cost.shared, cost.naive);
     if (experiment_nonfinite(a->e))
         log_warn("%" PRIu64 " losses are NaN or Inf", experiment_nonfinite(a->e));
 }
@@ -240,16 +249,16 @@ static int run(const settings *chosen, status *st) {
         say_cost(&a);
         rc = write_table(&a, st);
     }
-    if (rc == INTERRUPTED && a.results)
-        log_error("interrupted; what is finished is in %s: continue with --resume", a.results);
-    else if (rc == INTERRUPTED)
-        log_error("interrupted; with -o FILE a run can be continued");
+    if (rc == INTERRUPTED)
+        experiment_say_interrupted(a.e);
     bootstrap_free(a.b);
     compromise_free(a.compromise);
     ablation_close(a.a);
     sweep_clear(&a.sweep);
     routes_clear(&a.routes);
     experiment_close(a.e);
+    model_close(a.m);
+    text_held_clear(&a.text);
     edit_choice_clear(&a.edit);
     free(a.head);
     free(a.results);

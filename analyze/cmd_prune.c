@@ -26,15 +26,16 @@ typedef struct settings {
 /* All that one command holds. */
 typedef struct pruning {
     settings *s;
-    text_held text, other;
+    text_held text;
+    text_windows own, other; /* of it: --text and --eval-text */
     model *m;
     const model_config *config;
     bool *kept, *given; /* [2 * layers] of --keep, --remove */
     bool search;
-    set_losses *losses;
+    set_losses losses;
     prune_scores scores;
     prune_result result;
-    char *work_path;
+    char *results;
     model_hash *hash;
     char hex[65];
 } pruning;
@@ -42,8 +43,6 @@ typedef struct pruning {
 /* ---- options ---- */
 
 static int check_options(const settings *s, status *st) {
-    if (s->resume && (!s->output || strcmp(s->output, "-") == 0))
-        return status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results");
     if (s->remove.count && (s->strategies_given || s->budget_given))
         return status_fail(st, "--remove: one set is judged, without a search: leave out "
                                "--strategies and --budget");
@@ -100,110 +99,87 @@ static int read_texts(pruning *p, status *st) {
     other.text = s->evaluation.text;
     other.tokens = s->evaluation.tokens;
     other.sequences = s->evaluation.sequences;
-    if (text_held_read(&s->run.tokens, vocabulary, &p->text, st) ||
-        (has_text(&s->evaluation) && text_held_read(&other, vocabulary, &p->other, st)))
+    if (text_held_add(&p->text, &s->run.tokens, vocabulary, st))
         return FAILED;
+    const size_t first = p->text.all.sequences;
+    if (has_text(&s->evaluation) && text_held_add(&p->text, &other, vocabulary, st))
+        return FAILED;
+    p->own = text_windows_part(&p->text.all, 0, first);
+    p->other = text_windows_part(&p->text.all, first, p->text.all.sequences - first);
     return DONE;
 }
 
 /* Which sequences select and which judge. */
 static int divide_texts(pruning *p, status *st) {
-    const text_windows *all = &p->text.all, *other = &p->other.all;
+    const text_windows *all = &p->own, *other = &p->other;
+    text_windows *selection = &p->losses.text[SELECTION];
+    text_windows *evaluation = &p->losses.text[EVALUATION];
     prune_result *r = &p->result;
     const size_t n = all->sequences, first = (n + 1) / 2;
-    r->tokenizer = p->text.tokenizer;
-    r->selection = r->evaluation = text_windows_part(all, 0, 0);
+    r->tokenizer = token_source_tokenizer(p->text.source);
+    *selection = *evaluation = text_windows_part(all, 0, 0);
     if (p->s->remove.count) { /* nothing is chosen by any of it */
-        r->evaluation = other->sequences ? *other : *all;
+        *evaluation = other->sequences ? *other : *all;
         r->evaluation_from = other->sequences ? "the evaluation text" : "the text";
         return DONE;
     }
-    r->selection = *all;
+    *selection = *all;
     r->evaluation_from = "none: no search";
     if (!p->search)
         return DONE;
     if (other->sequences) {
-        r->evaluation = *other;
+        *evaluation = *other;
         r->evaluation_from = "the evaluation text";
     } else if (n < 2) {
         return status_fail(st, "one sequence cannot be both selection and evaluation text: give "
                                "more text, --eval-text or --eval-tokens, or --strategies none");
     } else {
-        r->selection = text_windows_part(all, 0, first);
-        r->evaluation = text_windows_part(all, first, n - first);
+        *selection = text_windows_part(all, 0, first);
+        *evaluation = text_windows_part(all, first, n - first);
         r->evaluation_from = "the last half of the sequences";
     }
-    if (text_windows_shared(&r->selection, &r->evaluation, &r->shared, st))
+    if (text_windows_shared(selection, evaluation, &r->shared, st))
         return FAILED;
     if (r->shared)
         log_warn("%zu of %zu evaluation sequences share text with the selection text: their losses "
                  "are not those of unseen text",
-                 r->shared, r->evaluation.sequences);
+                 r->shared, evaluation->sequences);
     return DONE;
 }
 
 static int warn_few(const pruning *p, status *st) {
-    const text_windows *w[] = {&p->result.selection, &p->result.evaluation};
     static const char *const name[] = {"selection", "evaluation"};
-    for (size_t t = 0; t < TEXTS; t++) {
-        bootstrap *b;
-        double *weight = mem_array(w[t]->sequences, sizeof *weight, "tokens", st);
-        if (!weight)
-            return FAILED;
-        text_windows_weights(w[t], weight);
-        if (w[t]->sequences) {
-            if (text_windows_draw(w[t], weight, 2, 1, 0.95, &b, st)) {
-                free(weight);
-                return FAILED;
-            }
-            if (bootstrap_units(b) < BOOTSTRAP_UNITS_MIN)
-                log_warn("%zu units of %s text (sequences; overlapping ones are one): fewer than "
-                         "%d give no intervals",
-                         bootstrap_units(b), name[t], BOOTSTRAP_UNITS_MIN);
-            bootstrap_free(b);
-        }
-        free(weight);
+    int rc = DONE;
+    for (size_t t = 0; t < TEXTS && !rc; t++) {
+        size_t units;
+        const text_windows *w = &p->losses.text[t];
+        rc = text_windows_units(w, NULL, &units, st);
+        if (!rc && w->sequences && units < BOOTSTRAP_UNITS_MIN)
+            log_warn("%zu units of %s text (sequences; overlapping ones are one): fewer than %d "
+                     "give no intervals",
+                     units, name[t], BOOTSTRAP_UNITS_MIN);
     }
-    return DONE;
+    return rc;
 }
 
 /* ---- opening ---- */
 
 static int open_model(pruning *p, status *st) {
-    const run_options *o = &p->s->run;
-    const size_t longest =
-        p->text.all.longest > p->other.all.longest ? p->text.all.longest : p->other.all.longest;
-    const model_options options = {.device = o->device,
-                                   .dtype = o->dtype,
-                                   .threads = o->threads,
-                                   .routing_heads = o->routing_heads,
-                                   .positions = longest,
-                                   .describe = longest == 0};
-    if (longest > p->config->positions)
-        log_warn("sequences of %zu tokens are longer than the model's %zu positions "
-                 "(max_position_embeddings)",
-                 longest, p->config->positions);
-    if (model_open(o->dir, &options, &p->m, st))
+    if (run_model_open(&p->s->run, p->text.all.longest, &p->m, st))
         return FAILED;
     p->config = model_configuration(p->m);
-    return model_hash_start(o->dir, &p->hash, st);
+    return model_hash_start(p->s->run.dir, &p->hash, st);
 }
 
 static int open_losses(pruning *p, status *st) {
     const settings *s = p->s;
-    if (s->output && strcmp(s->output, "-") != 0) {
-        const size_t bytes = strlen(s->output) + sizeof ".results";
-        if (!(p->work_path = mem_array(bytes, 1, "a path", st)))
-            return FAILED;
-        snprintf(p->work_path, bytes, "%s.results", s->output);
-    }
-    const set_losses_options options = {.m = p->m,
-                                        .removal = s->prune.removal,
-                                        .text = {p->result.selection, p->result.evaluation},
+    const experiment_options options = {.m = p->m,
+                                        .windows = p->text.all,
                                         .batch = s->run.tokens.batch,
-                                        .work_path = p->work_path,
+                                        .results = p->results,
                                         .resume = s->resume};
-    return set_losses_create(&options, &p->losses, st);
+    p->losses.removal = s->prune.removal;
+    return experiment_open(&options, &p->losses.e, st);
 }
 
 /* ---- measuring ---- */
@@ -228,7 +204,7 @@ static int remove_each(pruning *p, status *st) {
                 asked[count++] = one;
         }
     if (!rc)
-        rc = set_losses_find(p->losses, SELECTION, NULL, asked, count, st);
+        rc = set_losses_find(&p->losses, SELECTION, NULL, asked, count, st);
     free(set);
     free(asked);
     return rc;
@@ -243,7 +219,7 @@ static int search(pruning *p, status *st) {
                                           .seeds = s->seeds,
                                           .seed = s->sampling.seed,
                                           .strategies = s->strategies};
-    return prune_search(&options, p->losses, &p->scores, &p->result.points, st);
+    return prune_search(&options, &p->losses, &p->scores, &p->result.points, st);
 }
 
 /* Losses of every point on the text that judges. */
@@ -254,7 +230,7 @@ static int judge(pruning *p, status *st) {
         return FAILED;
     for (size_t i = 0; i < points->count; i++)
         set[i] = points->point[i].set;
-    int rc = set_losses_find(p->losses, EVALUATION, NULL, set, points->count, st);
+    int rc = set_losses_find(&p->losses, EVALUATION, NULL, set, points->count, st);
     free(set);
     return rc;
 }
@@ -274,8 +250,7 @@ static int measure(pruning *p, status *st) {
                               sublayers, st);
         return rc ? rc : judge(p, st);
     }
-    const session_limits limits = set_losses_limits(p->losses);
-    rc = prune_scores_measure(p->m, &p->result.selection, &limits,
+    rc = prune_scores_measure(p->m, &p->losses.text[SELECTION], experiment_limits(p->losses.e),
                               s->strategies.contiguous ? s->budget : 1, &p->scores, st);
     p->result.scores = &p->scores;
     if (!rc)
@@ -287,40 +262,19 @@ static int measure(pruning *p, status *st) {
 
 /* ---- results ---- */
 
-/* The command without --resume: a resumed run gives the same table. Freed by the caller. */
-static char *command_without_resume(status *st) {
-    static const char word[] = " --resume";
-    char *line = mem_text(command_line(), st);
-    bool quoted = false;
-    for (char *c = line; c && *c; c++) {
-        const char after = strncmp(c, word, sizeof word - 1) == 0 ? c[sizeof word - 1] : 'x';
-        quoted = quoted != (*c == '\'');
-        if (!quoted && (after == ' ' || after == '\0'))
-            memmove(c, c + sizeof word - 1, strlen(c + sizeof word - 1) + 1), c--;
-    }
-    return line;
-}
-
 static int write_table(pruning *p, status *st) {
     output *file;
     char tokens[65];
-    char *command = command_without_resume(st);
-    if (!command)
+    if (output_open(p->s->output, &file, st))
         return FAILED;
-    int rc = output_open(p->s->output, &file, st);
-    if (!rc) {
-        FILE *out = output_stream(file);
-        text_windows_hash(&p->text.all, tokens);
-        table_head(out, command, p->hex, tokens);
-        if (prune_put(out, &p->result, st)) {
-            output_abandon(file);
-            rc = FAILED;
-        } else {
-            rc = output_commit(file, st);
-        }
+    FILE *out = output_stream(file);
+    text_windows_hash(&p->own, tokens);
+    table_head(out, experiment_command(p->losses.e), p->hex, tokens);
+    if (prune_put(out, &p->result, st)) {
+        output_abandon(file);
+        return FAILED;
     }
-    free(command);
-    return rc;
+    return output_commit(file, st);
 }
 
 /* --remove's set, or the largest of the first strategy. */
@@ -337,18 +291,14 @@ static const bool *set_to_export(const pruning *p) {
 
 static int export_set(pruning *p, status *st) {
     const bool *set = set_to_export(p);
-    char *command = command_without_resume(st);
     const export_options options = {.folder = p->s->export_to,
                                     .removed = set,
                                     .removal = p->s->prune.removal,
-                                    .command = command,
+                                    .command = p->losses.e ? experiment_command(p->losses.e)
+                                                           : command_line(),
                                     .parent_sha256 = p->hex};
-    int rc = FAILED;
-    if (command)
-        rc = set ? export_model(p->m, &options, st)
-                 : status_fail(st, "--export: no strategy found a set");
-    free(command);
-    return rc;
+    return set ? export_model(p->m, &options, st)
+               : status_fail(st, "--export: no strategy found a set");
 }
 
 static int run(pruning *p, status *st) {
@@ -358,7 +308,8 @@ static int run(pruning *p, status *st) {
         return FAILED;
     p->config = &config;
     const bool only_export = s->export_to && s->remove.count && !has_text(&s->run.tokens);
-    if (check_options(s, st) || read_names(p, st) ||
+    if (check_options(s, st) || experiment_results_path(s->output, s->resume, &p->results, st) ||
+        read_names(p, st) ||
         (!only_export && (read_texts(p, st) || divide_texts(p, st) || warn_few(p, st))))
         return FAILED;
     int rc = open_model(p, st);
@@ -374,27 +325,26 @@ static int run(pruning *p, status *st) {
         return FAILED;
     p->result.m = p->m;
     p->result.settings = &s->prune;
-    p->result.losses = p->losses;
+    p->result.losses = &p->losses;
     if (!only_export && write_table(p, st))
         return FAILED;
-    if (p->losses)
-        set_losses_remove_file(p->losses);
+    if (p->losses.e)
+        experiment_forget(p->losses.e);
     return s->export_to ? export_set(p, st) : DONE;
 }
 
 static void clear(pruning *p) {
     char ignored[65];
     model_hash_leave(p->hash, ignored);
-    set_losses_free(p->losses);
+    experiment_close(p->losses.e);
     prune_scores_clear(&p->scores);
     prune_points_clear(&p->result.points);
     model_close(p->m);
     text_held_clear(&p->text);
-    text_held_clear(&p->other);
     option_list_clear(&p->s->strategies);
     option_list_clear(&p->s->keep);
     option_list_clear(&p->s->remove);
-    free(p->work_path);
+    free(p->results);
     free(p->kept);
     free(p->given);
 }
@@ -505,8 +455,8 @@ int cmd_prune(int argc, char **argv) {
     status st;
     pruning p = {.s = &s};
     int rc = run(&p, &st);
-    clear(&p);
     if (rc == INTERRUPTED)
-        log_error("%s", st.text);
+        experiment_say_interrupted(p.losses.e);
+    clear(&p);
     return rc == DONE ? EXIT_DONE : rc == INTERRUPTED ? EXIT_INTERRUPTED : command_fail(&st);
 }

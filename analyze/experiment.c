@@ -1,6 +1,7 @@
 #include "analyze/experiment.h"
 
 #include "analyze/experiment_results.h"
+#include "probes/text_run.h"
 #include "runtime/base/command.h"
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
@@ -8,93 +9,89 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 struct experiment {
-    text_run run;   /* its session runs the base, and keeps what it made */
-    session *other; /* runs the variants */
     experiment_options options;
+    depth_program *whole;
+    session_limits limits;
+    session *base, *other; /* the first keeps what it made, for the second's variants */
     results results;
     double *tokens; /* [sequences] predicted */
-    size_t *unit, units;
-    char tokens_sha256[65];
-    uint64_t nonfinite, evaluated, naive;
+    size_t *start;  /* [limits.sequences + 1] of the batch at hand */
+    uint64_t nonfinite;
+    experiment_cost cost;
 
     /* Of the batch at hand. */
     float *logits; /* [rows, vocabulary] of the base, for the KL */
     double *kl;    /* [rows] */
 };
 
+/* A variant with its scores while a run lasts; the first of a list is the base. */
+typedef struct member {
+    const variant *v;
+    variant_scores *s;
+    size_t common; /* sublayers as the base's */
+} member;
+
 /* One program's pass over one batch. */
 typedef struct pass {
     experiment *e;
     const observer *watch; /* NULL, or what else is observed */
-    scores *into;
+    variant_scores *into;
     bool base;
-    status *st;
 } pass;
 
 /* ---- opening ---- */
 
-/* Reads every sequence: how many tokens it predicts, its unit, and the hash of all tokens. */
-static int read_tokens(experiment *e, status *st) {
-    const size_t sequences = e->run.sequences;
-    const bool bos = token_source_bos(e->run.source) >= 0;
-    int rc = FAILED;
-    int64_t *start = mem_array(sequences, sizeof *start, "tokens", st);
-    int32_t *length = mem_array(sequences, sizeof *length, "tokens", st);
-    int32_t *id = mem_array(token_source_context(e->run.source), sizeof *id, "tokens", st);
-    e->tokens = mem_array(sequences, sizeof *e->tokens, "tokens", st);
-    e->unit = mem_array(sequences, sizeof *e->unit, "tokens", st);
-    if (!start || !length || !id || !e->tokens || !e->unit)
-        goto done;
-    sha256 hash;
-    sha256_init(&hash);
-    for (size_t i = 0; i < sequences; i++) {
-        size_t count;
-        uint64_t offset;
-        if (token_source_read(e->run.source, i, id, &count, &offset, st))
-            goto done;
-        tokens_hash_add(&hash, id, count);
-        e->tokens[i] = (double)(count - 1);
-        start[i] = (int64_t)offset;
-        length[i] = (int32_t)count - bos;
-    }
-    sha256_finish(&hash, e->tokens_sha256);
-    rc = merge_windows(start, length, sequences, e->unit, &e->units, st);
-done:
-    free(start);
-    free(length);
-    free(id);
-    return rc;
+/* Takes smaller batches where two sessions ask for too much memory. */
+static void fit_memory(experiment *e, session_limits *keep) {
+    const experiment_options *o = &e->options;
+    double bytes;
+    e->limits = run_limits(o->batch, o->windows.longest, o->windows.sequences);
+    do {
+        *keep = e->limits;
+        keep->keep = true;
+        bytes = (double)session_bytes(o->m, e->whole, keep) +
+                (double)session_bytes(o->m, e->whole, &e->limits);
+    } while (run_limits_shrink(&e->limits, o->batch, bytes));
+    log_note("computing on %s; memory of a batch of %zu sequences: about %s",
+             model_kernels(o->m)->describe(model_backend(o->m)), e->limits.sequences,
+             bytes_text((uint64_t)bytes).text);
 }
 
-static int open_all(experiment *e, const run_options *run, status *st) {
-    run_options keeping = *run;
-    keeping.keep = true;
-    if (text_run_open(&keeping, &e->run, st) || read_tokens(e, st))
+static int open_all(experiment *e, status *st) {
+    const experiment_options *o = &e->options;
+    const text_windows *w = &o->windows;
+    const model_config *config = model_configuration(o->m);
+    session_limits keep;
+    char hex[65];
+    if (depth_program_build(config, NULL, &e->whole, st))
         return FAILED;
-    session_limits limits = e->run.limits;
-    limits.keep = false;
-    const size_t vocabulary = model_configuration(e->run.model)->vocabulary;
-    if (e->options.kl &&
-        (!(e->kl = mem_array(limits.rows, sizeof *e->kl, "divergences", st)) ||
-         !(e->logits = mem_array(limits.rows, vocabulary * sizeof *e->logits, "logits", st))))
+    fit_memory(e, &keep);
+    e->tokens = mem_array(w->sequences, sizeof *e->tokens, "tokens", st);
+    e->start = mem_array(e->limits.sequences + 1, sizeof *e->start, "sequences", st);
+    if (!e->tokens || !e->start)
         return FAILED;
-    return session_create(e->run.model, e->run.program, &limits, &e->other, st) ||
-                   results_open(&e->results, &e->options, e->run.sequences, e->tokens_sha256,
-                                command_line(), st)
+    if (o->kl && (!(e->kl = mem_array(e->limits.rows, sizeof *e->kl, "divergences", st)) ||
+                  !(e->logits = mem_array(e->limits.rows, config->vocabulary * sizeof *e->logits,
+                                          "logits", st))))
+        return FAILED;
+    text_windows_weights(w, e->tokens);
+    text_windows_hash(w, hex);
+    return session_create(o->m, e->whole, &keep, &e->base, st) ||
+                   session_create(o->m, e->whole, &e->limits, &e->other, st) ||
+                   results_open(&e->results, o, hex, command_line(), st)
                ? FAILED
                : DONE;
 }
 
-int experiment_open(const run_options *run, const experiment_options *options, experiment **out,
-                    status *st) {
+int experiment_open(const experiment_options *options, experiment **out, status *st) {
     experiment *e = mem_array(1, sizeof *e, "experiment", st);
+    *out = NULL;
     if (!e)
         return FAILED;
     e->options = *options;
-    if (open_all(e, run, st)) {
+    if (open_all(e, st)) {
         experiment_close(e);
         return FAILED;
     }
@@ -107,17 +104,17 @@ void experiment_close(experiment *e) {
         return;
     results_close(&e->results);
     session_free(e->other);
-    text_run_clear(&e->run);
+    session_free(e->base);
+    depth_program_free(e->whole);
     free(e->tokens);
-    free(e->unit);
+    free(e->start);
     free(e->logits);
     free(e->kl);
     free(e);
 }
 
 void experiment_forget(experiment *e) {
-    if (e->results.path)
-        unlink(e->results.path);
+    results_forget(&e->results);
 }
 
 /* ---- one batch ---- */
@@ -145,7 +142,7 @@ static double divergence(const float *p, const float *q, size_t count) {
 
 static void score_kl(const pass *p, const batch *b, const float *logits) {
     experiment *e = p->e;
-    const size_t vocabulary = model_configuration(e->run.model)->vocabulary;
+    const size_t vocabulary = model_configuration(e->options.m)->vocabulary;
 #pragma omp parallel for schedule(static)
     for (size_t row = 0; row < b->layout.rows; row++)
         e->kl[row] =
@@ -185,7 +182,7 @@ static int on_head(void *self, const batch *b, const head_view *view, status *st
     }
     if (!e->options.kl)
         return DONE;
-    const size_t all = b->layout.rows * model_configuration(e->run.model)->vocabulary;
+    const size_t all = b->layout.rows * model_configuration(e->options.m)->vocabulary;
     if (p->base)
         memcpy(e->logits, view->logits, all * sizeof *e->logits);
     else
@@ -213,49 +210,19 @@ static observer observer_of(pass *p) {
     return o;
 }
 
-static bool batch_known(const scores *s, const batch *b) {
+size_t experiment_sequences(const experiment *e) {
+    return e->options.windows.sequences;
+}
+
+size_t experiment_first(const experiment *e, const text_windows *w) {
+    return (size_t)(w->start - e->options.windows.start);
+}
+
+static bool batch_known(const variant_scores *s, const batch *b) {
     for (size_t i = 0; i < b->layout.sequences; i++)
         if (!s->have[b->first + i])
             return false;
     return true;
-}
-
-static int keep_scores(experiment *e, scores *s, const batch *b, status *st) {
-    const size_t end = b->first + b->layout.sequences;
-    if (batch_known(s, b))
-        return DONE;
-    for (size_t i = b->first; i < end; i++)
-        s->have[i] = true;
-    return results_append(&e->results, s, b->first, end, st);
-}
-
-static int run_base(experiment *e, const variant *base, const observer *watch, const batch *b,
-                    status *st) {
-    pass p = {
-        .e = e, .watch = watch, .base = true, .into = results_of(&e->results, base->name, st)};
-    if (!p.into || (base->prepare && base->prepare(base->self, b, st)))
-        return FAILED;
-    const observer seen = observer_of(&p);
-    int rc = session_forward(e->run.session, b, &seen, st);
-    if (!rc)
-        rc = session_finish(e->run.session, st);
-    e->evaluated += base->program->sublayers * b->layout.sequences;
-    return rc ? rc : keep_scores(e, p.into, b, st);
-}
-
-static int run_variant(experiment *e, const variant *base, const variant *v, const batch *b,
-                       status *st) {
-    pass p = {.e = e, .into = results_of(&e->results, v->name, st)};
-    if (!p.into || (v->prepare && v->prepare(v->self, b, st)) ||
-        session_use(e->other, v->program, st))
-        return FAILED;
-    const size_t common = depth_program_common(base->program, v->program);
-    const observer seen = observer_of(&p);
-    int rc = session_resume(e->other, e->run.session, common, b, &seen, st);
-    if (!rc)
-        rc = session_finish(e->other, st);
-    e->evaluated += (v->program->sublayers - common) * b->layout.sequences;
-    return rc ? rc : keep_scores(e, p.into, b, st);
 }
 
 static int interrupted(status *st) {
@@ -265,24 +232,95 @@ static int interrupted(status *st) {
     return INTERRUPTED;
 }
 
-static int run_batch(experiment *e, const variant *base, const variant *variants, size_t count,
-                     const observer *watch, const batch *b, status *st) {
-    bool wanted = watch || !batch_known(results_find(&e->results, base->name), b);
+/* One batch of `m`: the base itself, or resumed from it. */
+static int run_member(experiment *e, const member *m, bool base, const observer *watch,
+                      const batch *b, status *st) {
+    pass p = {.e = e, .watch = watch, .base = base, .into = m->s};
+    const observer seen = observer_of(&p);
+    int rc = interrupted(st);
+    if (!rc && m->v->prepare)
+        rc = m->v->prepare(m->v->self, b, st);
+    if (!rc && !base)
+        rc = session_use(e->other, m->v->program, st);
+    if (!rc)
+        rc = base ? session_forward(e->base, b, &seen, st)
+                  : session_resume(e->other, e->base, m->common, b, &seen, st);
+    if (!rc)
+        rc = session_finish(base ? e->base : e->other, st);
+    if (rc || batch_known(m->s, b))
+        return rc;
+    for (size_t i = 0; i < b->layout.sequences; i++)
+        m->s->have[b->first + i] = true;
+    return results_append(&e->results, m->s, b->first, b->first + b->layout.sequences, st);
+}
+
+/* The base first; what it has in common with the variants is kept until the next batch. */
+static int run_batch(experiment *e, const member *list, size_t count, const observer *watch,
+                     bool wanted, const batch *b, status *st) {
     for (size_t i = 0; !wanted && i < count; i++)
-        wanted = !batch_known(results_find(&e->results, variants[i].name), b);
-    if (!wanted && b->first > 0) /* the first batch tells whether this is the model of the file */
+        wanted = !batch_known(list[i].s, b);
+    if (!wanted)
         return DONE;
-    int rc = run_base(e, base, watch, b, st);
-    e->naive += base->program->sublayers * b->layout.sequences;
-    for (size_t i = 0; !rc && i < count; i++) {
-        e->naive += variants[i].program->sublayers * b->layout.sequences;
-        if (batch_known(results_find(&e->results, variants[i].name), b))
-            continue;
-        rc = interrupted(st);
-        if (!rc && (rc = run_variant(e, base, &variants[i], b, st)) == FAILED)
-            status_prefix(st, "%s", variants[i].name);
-    }
+    int rc = run_member(e, &list[0], true, watch, b, st);
+    for (size_t i = 1; !rc && i < count; i++)
+        if (!batch_known(list[i].s, b) &&
+            (rc = run_member(e, &list[i], false, NULL, b, st)) == FAILED)
+            status_prefix(st, "%s", list[i].v->name);
     return rc;
+}
+
+static batch batch_at(experiment *e, const text_windows *w, size_t first) {
+    const size_t left = w->sequences - first;
+    const size_t count = left < e->limits.sequences ? left : e->limits.sequences;
+    for (size_t i = 0; i <= count; i++)
+        e->start[i] = w->start[first + i] - w->start[first];
+    return (batch){.layout = {.sequences = count, .rows = e->start[count], .start = e->start},
+                   .id = w->id + w->start[first],
+                   .first = experiment_first(e, w) + first,
+                   .offset = w->offset + first};
+}
+
+static int run_all(experiment *e, const text_windows *w, const member *list, size_t count,
+                   const observer *watch, status *st) {
+    int rc = DONE;
+    progress_begin("losses", (uint64_t)w->sequences * count, "sequences");
+    for (size_t first = 0; !rc && first < w->sequences; first += e->limits.sequences) {
+        const batch b = batch_at(e, w, first);
+        /* The first batch tells whether the file's results are this model's. */
+        const bool unseen = first == 0 && !list[0].s->asked[b.first];
+        rc = run_batch(e, list, count, watch, watch || unseen, &b, st);
+        progress_update((uint64_t)(first + b.layout.sequences) * count, 0);
+    }
+    progress_end();
+    return rc;
+}
+
+/* Counts what was not asked for before. */
+static void count_asked(experiment *e, const text_windows *w, const member *list, size_t count,
+                        bool watched) {
+    const size_t first = experiment_first(e, w), end = first + w->sequences;
+    bool any = watched;
+    for (size_t k = 0; k < count; k++) {
+        const size_t sublayers = list[k].v->program->sublayers;
+        bool *asked = list[k].s->asked;
+        e->cost.passes += first < end && !asked[first];
+        for (size_t i = first; i < end; i++) {
+            if (asked[i])
+                continue;
+            any = asked[i] = true;
+            e->cost.naive += sublayers;
+            e->cost.shared += k ? sublayers - list[k].common : 0;
+        }
+    }
+    if (any)
+        e->cost.shared += (uint64_t)w->sequences * list[0].v->program->sublayers;
+}
+
+static bool all_asked(const variant_scores *s, size_t first, size_t count) {
+    for (size_t i = first; i < first + count; i++)
+        if (!s->asked[i])
+            return false;
+    return true;
 }
 
 /* Sessions hold on to their program: after a run both have the whole model's, so that a caller may
@@ -290,68 +328,60 @@ static int run_batch(experiment *e, const variant *base, const variant *variants
 static int let_go(experiment *e, int rc, status *st) {
     status other;
     status *why = rc ? &other : st;
-    if (session_use(e->run.session, e->run.program, why) ||
-        session_use(e->other, e->run.program, why))
+    if (session_use(e->base, e->whole, why) || session_use(e->other, e->whole, why))
         return rc ? rc : FAILED;
     return rc;
 }
 
-int experiment_run(experiment *e, const variant *base, const variant *variants, size_t count,
-                   const observer *watch, status *st) {
-    if (!results_of(&e->results, base->name, st))
+int experiment_run(experiment *e, const text_windows *w, const variant *base,
+                   const variant *variants, size_t count, const observer *watch, status *st) {
+    int rc = FAILED;
+    w = w ? w : &e->options.windows;
+    member *list = mem_array(count + 1, sizeof *list, "variants", st);
+    if (!list)
         return FAILED;
-    for (size_t i = 0; i < count; i++)
-        if (!results_of(&e->results, variants[i].name, st))
-            return FAILED;
-    if (session_use(e->run.session, base->program, st))
-        return FAILED;
-    e->run.next = 0;
-    batch b;
-    uint64_t done = 0;
-    int rc;
-    progress_begin(base->name, token_source_tokens(e->run.source) * (count + 1), "tokens");
-    while (!(rc = text_run_next(&e->run, &b, st)) && b.layout.sequences) {
-        if ((rc = run_batch(e, base, variants, count, watch, &b, st)))
-            break;
-        progress_update(done += b.layout.rows * (count + 1), 0);
+    for (size_t i = 0; i <= count; i++) {
+        list[i].v = i ? &variants[i - 1] : base;
+        list[i].common = depth_program_common(base->program, list[i].v->program);
+        if (!results_of(&e->results, list[i].v->name, st))
+            goto done;
     }
-    progress_end();
-    return let_go(e, rc, st);
+    for (size_t i = 0; i <= count; i++) /* where they stay */
+        list[i].s = results_find(&e->results, list[i].v->name);
+    rc = session_use(e->base, base->program, st);
+    if (!rc)
+        rc = run_all(e, w, list, count + 1, watch, st);
+    rc = let_go(e, rc, st);
+    if (!rc)
+        count_asked(e, w, list, count + 1, watch != NULL);
+done:
+    free(list);
+    return rc;
 }
 
 /* ---- what came out ---- */
 
-const scores *experiment_scores(const experiment *e, const char *name) {
-    const scores *s = results_find(&e->results, name);
-    return s && results_complete(&e->results, s) ? s : NULL;
-}
-
-size_t experiment_sequences(const experiment *e) {
-    return e->run.sequences;
-}
-
-const double *experiment_tokens(const experiment *e) {
-    return e->tokens;
+const variant_scores *experiment_scores(const experiment *e, const text_windows *w,
+                                        const char *name) {
+    const variant_scores *s = results_find(&e->results, name);
+    w = w ? w : &e->options.windows;
+    return s && all_asked(s, experiment_first(e, w), w->sequences) ? s : NULL;
 }
 
 const session_limits *experiment_limits(const experiment *e) {
-    return &e->run.limits;
+    return &e->limits;
 }
 
-text_run *experiment_text(experiment *e) {
-    return &e->run;
+session *experiment_session(experiment *e) {
+    return e->base;
 }
 
 const model *experiment_model(const experiment *e) {
-    return e->run.model;
+    return e->options.m;
 }
 
 const depth_program *experiment_program(const experiment *e) {
-    return e->run.program;
-}
-
-const char *experiment_tokens_sha256(const experiment *e) {
-    return e->tokens_sha256;
+    return e->whole;
 }
 
 const char *experiment_command(const experiment *e) {
@@ -362,21 +392,30 @@ uint64_t experiment_nonfinite(const experiment *e) {
     return e->nonfinite;
 }
 
-void experiment_cost(const experiment *e, uint64_t *evaluated, uint64_t *naive) {
-    *evaluated = e->evaluated;
-    *naive = e->naive;
+experiment_cost experiment_counted(const experiment *e) {
+    return e->cost;
+}
+
+void experiment_say_interrupted(const experiment *e) {
+    if (e && results_any(&e->results))
+        log_error("interrupted; what is finished is in %s: continue with --resume",
+                  e->results.path);
+    else
+        log_error("interrupted%s",
+                  e && !e->options.results ? "; with -o FILE a run can be continued" : "");
 }
 
 int experiment_draws(const experiment *e, const sampling *s, bootstrap **b, status *st) {
-    return sampling_draw(s, e->run.sequences, e->tokens, e->unit, e->units, b, st);
+    return text_windows_draw(&e->options.windows, e->tokens, s, b, st);
 }
 
 int experiment_delta(const experiment *e, const bootstrap *b, const char *name, const char *base,
                      interval *delta, interval *kl, double *draws, status *st) {
-    const scores *s = experiment_scores(e, name), *from = experiment_scores(e, base);
+    const variant_scores *s = experiment_scores(e, NULL, name),
+                         *from = experiment_scores(e, NULL, base);
     if (!s || !from)
         return status_fail(st, "results of '%s' are incomplete", s ? base : name);
-    const size_t sequences = e->run.sequences, count = bootstrap_draws(b);
+    const size_t sequences = experiment_sequences(e), count = bootstrap_draws(b);
     int rc = FAILED;
     double *row = mem_array(2 * sequences, sizeof *row, "losses", st);
     double *both = mem_array(2 * count, sizeof *both, "losses", st);
@@ -404,13 +443,13 @@ done:
 
 int experiment_loss(const experiment *e, const bootstrap *b, const char *name, interval *loss,
                     status *st) {
-    const scores *s = experiment_scores(e, name);
+    const variant_scores *s = experiment_scores(e, NULL, name);
     if (!s)
         return status_fail(st, "results of '%s' are incomplete", name);
-    double *row = mem_array(e->run.sequences, sizeof *row, "losses", st);
+    double *row = mem_array(experiment_sequences(e), sizeof *row, "losses", st);
     double *draws = mem_array(bootstrap_draws(b), sizeof *draws, "losses", st);
     int rc = row && draws ? DONE : FAILED;
-    for (size_t i = 0; !rc && i < e->run.sequences; i++)
+    for (size_t i = 0; !rc && i < experiment_sequences(e); i++)
         row[i] = s->loss[i] / e->tokens[i];
     if (!rc)
         rc = bootstrap_means(b, row, 1, NULL, 1, draws, st);

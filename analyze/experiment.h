@@ -1,10 +1,11 @@
 /* experiment.h - variants of one model run over the same tokens as a base program, batch by batch.
  *
  *     experiment *e;
- *     if (experiment_open(&run, &(experiment_options){.kl = true, .results = path}, &e, st)) ...
+ *     const experiment_options options = {.m = m, .windows = text.all, .kl = true};
+ *     if (experiment_open(&options, &e, st)) ...
  *     variant whole = {"unedited", program}, others[] = {{"drop L3", pruned}, …};
- *     if ((rc = experiment_run(e, &whole, others, count, NULL, st))) ...   // DONE or INTERRUPTED
- *     experiment_delta(e, draws, "drop L3", "unedited", &delta, &kl, NULL, st);
+ *     if ((rc = experiment_run(e, NULL, &whole, others, count, NULL, st))) ... // DONE or
+ * INTERRUPTED experiment_delta(e, draws, "drop L3", "unedited", &delta, &kl, NULL, st);
  *     experiment_close(e);
  *
  * What a batch's programs have in common with the base's, which ran it just before, is not computed
@@ -18,14 +19,18 @@
 #define FATHOM_EXPERIMENT_H
 
 #include "analyze/sampling.h"
-#include "probes/text_run.h"
+#include "analyze/text_windows.h"
+#include "runtime/session.h"
 
 typedef struct experiment experiment;
 
 typedef struct experiment_options {
-    bool kl;             /* KL(base to variant) of every predicted token's distribution, too */
-    const char *results; /* path of the results file; NULL: none */
-    bool resume;         /* continue it; without, a file that is there is refused */
+    const model *m;       /* outlives it, like the windows' memory */
+    text_windows windows; /* everything that will be run */
+    size_t batch;         /* sequences in a batch; 0: chosen */
+    bool kl;              /* KL(base to variant) of every predicted token's distribution, too */
+    const char *results;  /* path of the results file; NULL: none */
+    bool resume;          /* continue it; without, a file that is there is refused */
 } experiment_options;
 
 /* A program under a name, which is the key of its scores: unique, without tab or newline, saying
@@ -39,49 +44,62 @@ typedef struct variant {
 } variant;
 
 /* Sums over the predicted tokens of each sequence, nats. */
-typedef struct scores {
+typedef struct variant_scores {
     char *name;
     double *loss; /* [sequences] */
     double *kl;   /* [sequences] from the base it was run against; NaN without options.kl, and for
                      the base itself */
-    bool *have;   /* [sequences] */
-} scores;
+    bool *have;   /* [sequences] known, from this process or an earlier one */
+    bool *asked;  /* [sequences] by a run of this process that came to its end */
+} variant_scores;
 
-/* Opens model, tokens, two sessions and the results file; reads all tokens once. The options'
- * strings must outlive it. */
-int experiment_open(const run_options *run, const experiment_options *options, experiment **out,
-                    status *st) MUST_USE;
-void experiment_close(experiment *e); /* NULL allowed; the results file stays */
+/* FILE.results beside a command's -o FILE, freed by the caller; NULL where it writes to stdout, in
+ * which case `resume` fails. */
+int experiment_results_path(const char *output, bool resume, char **path, status *st) MUST_USE;
+
+/* Opens two sessions and the results file. The options' strings must outlive it. */
+int experiment_open(const experiment_options *options, experiment **out, status *st) MUST_USE;
+/* NULL allowed; a results file that holds results stays. */
+void experiment_close(experiment *e);
 /* Removes the results file, once its numbers are in a table. */
 void experiment_forget(experiment *e);
 
-/* Runs what is not known yet of `variant` [count] over all tokens. `base` runs every batch first,
- * observed by `watch` (NULL allowed; its on_head and logits are the experiment's), which `count` 0
- * serves alone. Losses of `base` that the results file knows are
- * held against those computed now: other bits mean another model or other tokens, and are refused.
+/* Runs what is not known yet of `variant` [count] over `w`, a part of the experiment's windows
+ * (NULL: all). `base` runs every batch first, observed by `watch` (NULL allowed; its on_head and
+ * logits are the experiment's), which `count` 0 serves alone. Losses of `base` that the results
+ * file knows are held against those computed now: other bits mean another model, and are refused.
  * INTERRUPTED after a signal: what was finished is kept. Afterwards the programs may be freed. */
-int experiment_run(experiment *e, const variant *base, const variant *variants, size_t count,
-                   const observer *watch, status *st) MUST_USE;
+int experiment_run(experiment *e, const text_windows *w, const variant *base,
+                   const variant *variants, size_t count, const observer *watch,
+                   status *st) MUST_USE;
 
-/* NULL where the name has not been run over every sequence. */
-const scores *experiment_scores(const experiment *e, const char *name);
+/* Of all sequences; NULL where the name has not been asked for on each of `w` (NULL: all). */
+const variant_scores *experiment_scores(const experiment *e, const text_windows *w,
+                                        const char *name);
 
 size_t experiment_sequences(const experiment *e);
-const double *experiment_tokens(const experiment *e);         /* [sequences] predicted */
-const session_limits *experiment_limits(const experiment *e); /* of a batch */
-text_run *experiment_text(experiment *e); /* between passes: see null_queries_create */
+size_t experiment_first(const experiment *e, const text_windows *w); /* number of its first one */
+const session_limits *experiment_limits(const experiment *e);        /* of a batch */
+session *experiment_session(experiment *e);                          /* the base's, between runs */
 const model *experiment_model(const experiment *e);
 const depth_program *experiment_program(const experiment *e); /* of the whole model */
-const char *experiment_tokens_sha256(const experiment *e);
 /* The command that began the results file: what a table names, also after a resume. */
 const char *experiment_command(const experiment *e);
 uint64_t experiment_nonfinite(const experiment *e); /* losses that were NaN or Inf */
-/* Sublayers run by experiment_run so far, per sequence, and how many running every variant and base
- * from the start would have been. */
-void experiment_cost(const experiment *e, uint64_t *evaluated, uint64_t *naive);
 
-/* Draws over the run's sequences, weighted by predicted tokens; overlapping windows are one unit.
- */
+/* What everything asked for so far takes, in sublayers run for one sequence: with shared passes,
+ * and with a pass of its own for each different name and part of the windows. The same for a
+ * resumed run. */
+typedef struct experiment_cost {
+    uint64_t shared, naive;
+    size_t passes; /* of naive */
+} experiment_cost;
+experiment_cost experiment_counted(const experiment *e);
+/* The note of a command that a signal stopped: how to continue. NULL allowed. */
+void experiment_say_interrupted(const experiment *e);
+
+/* Draws over the experiment's sequences, weighted by predicted tokens; overlapping windows are one
+ * unit. */
 int experiment_draws(const experiment *e, const sampling *s, bootstrap **b, status *st) MUST_USE;
 
 /* Loss of `name` minus loss of `base`, paired by sequence, nats per token, and the mean KL (NULL:

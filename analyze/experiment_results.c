@@ -13,27 +13,28 @@ static const char magic[] = "# fathom results 1";
 
 /* ---- in memory ---- */
 
-scores *results_find(const results *r, const char *name) {
+variant_scores *results_find(const results *r, const char *name) {
     for (size_t i = 0; i < r->count; i++)
         if (strcmp(r->list[i].name, name) == 0)
             return &r->list[i];
     return NULL;
 }
 
-static void scores_clear(scores *s) {
+static void scores_clear(variant_scores *s) {
     free(s->name);
     free(s->loss);
     free(s->kl);
     free(s->have);
+    free(s->asked);
 }
 
-scores *results_of(results *r, const char *name, status *st) {
-    scores *s = results_find(r, name);
+variant_scores *results_of(results *r, const char *name, status *st) {
+    variant_scores *s = results_find(r, name);
     if (s)
         return s;
     if (r->count == r->room) {
         const size_t room = r->room ? 2 * r->room : 64;
-        scores *list = realloc(r->list, room * sizeof *list);
+        variant_scores *list = realloc(r->list, room * sizeof *list);
         if (!list) {
             status_fail(st, "results: not enough memory");
             return NULL;
@@ -42,11 +43,12 @@ scores *results_of(results *r, const char *name, status *st) {
         r->room = room;
     }
     s = &r->list[r->count];
-    *s = (scores){.name = mem_text(name, st),
-                  .loss = mem_array(r->sequences, sizeof *s->loss, "results", st),
-                  .kl = mem_array(r->sequences, sizeof *s->kl, "results", st),
-                  .have = mem_array(r->sequences, sizeof *s->have, "results", st)};
-    if (!s->name || !s->loss || !s->kl || !s->have) {
+    *s = (variant_scores){.name = mem_text(name, st),
+                          .loss = mem_array(r->sequences, sizeof *s->loss, "results", st),
+                          .kl = mem_array(r->sequences, sizeof *s->kl, "results", st),
+                          .have = mem_array(r->sequences, sizeof *s->have, "results", st),
+                          .asked = mem_array(r->sequences, sizeof *s->asked, "results", st)};
+    if (!s->name || !s->loss || !s->kl || !s->have || !s->asked) {
         scores_clear(s);
         return NULL;
     }
@@ -54,13 +56,6 @@ scores *results_of(results *r, const char *name, status *st) {
         s->kl[i] = NAN;
     r->count++;
     return s;
-}
-
-bool results_complete(const results *r, const scores *s) {
-    for (size_t i = 0; i < r->sequences; i++)
-        if (!s->have[i])
-            return false;
-    return true;
 }
 
 /* ---- reading ---- */
@@ -107,12 +102,13 @@ static int take_line(results *r, char *line, size_t at, status *st) {
         !number(cell[3], &kl) || !(sequence >= 0 && sequence < (double)r->sequences))
         return status_fail(st, "%s: line %zu: expected NAME, SEQUENCE below %zu, LOSS, KL", r->path,
                            at, r->sequences);
-    scores *s = results_of(r, cell[0], st);
+    variant_scores *s = results_of(r, cell[0], st);
     if (!s)
         return FAILED;
     s->loss[(size_t)sequence] = loss;
     s->kl[(size_t)sequence] = kl;
     s->have[(size_t)sequence] = true;
+    r->lines++;
     return DONE;
 }
 
@@ -136,15 +132,6 @@ static int read_lines(results *r, FILE *in, const char *tokens_sha256, long *who
     return rc;
 }
 
-static int continue_file(results *r, FILE *in, const char *tokens_sha256, status *st) {
-    long whole;
-    if (read_lines(r, in, tokens_sha256, &whole, st))
-        return FAILED;
-    if (truncate(r->path, whole))
-        return status_fail(st, "%s: %s", r->path, strerror(errno));
-    return DONE;
-}
-
 /* ---- writing ---- */
 
 static int flushed(results *r, status *st) {
@@ -154,51 +141,78 @@ static int flushed(results *r, status *st) {
                        r->path, strerror(errno));
 }
 
-int results_open(results *r, const experiment_options *options, size_t sequences,
-                 const char *tokens_sha256, const char *command, status *st) {
-    *r = (results){.path = options->results, .sequences = sequences};
-    if (!r->path) {
-        if (options->resume)
-            return status_fail(st, "--resume: there is no file of results without -o FILE");
-        r->command = mem_text(command, st);
-        return r->command ? DONE : FAILED;
-    }
-    FILE *in = fopen(r->path, "r");
-    if (in && !options->resume) {
-        fclose(in);
+int experiment_results_path(const char *output, bool resume, char **path, status *st) {
+    *path = NULL;
+    if (!output || strcmp(output, "-") == 0)
+        return resume ? status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results")
+                      : DONE;
+    const size_t room = strlen(output) + sizeof ".results";
+    if (!(*path = mem_array(room, 1, "a path", st)))
+        return FAILED;
+    snprintf(*path, room, "%s.results", output);
+    return DONE;
+}
+
+static int resume_file(results *r, const char *tokens_sha256, status *st) {
+    FILE *in = fopen(r->path, "re");
+    if (!in)
+        return status_fail(st, "--resume: %s: %s", r->path, strerror(errno));
+    long whole;
+    int rc = read_lines(r, in, tokens_sha256, &whole, st);
+    if (!rc && !r->command)
+        rc = status_fail(st, "%s: empty: remove it and begin anew", r->path);
+    if (!rc && truncate(r->path, whole))
+        rc = status_fail(st, "%s: %s", r->path, strerror(errno));
+    fclose(in);
+    if (!rc && !(r->file = fopen(r->path, "ae")))
+        rc = status_fail(st, "%s: %s", r->path, strerror(errno));
+    if (!rc)
+        log_note("%s: %zu results are there already", r->path, r->lines);
+    return rc;
+}
+
+int results_open(results *r, const experiment_options *options, const char *tokens_sha256,
+                 const char *command, status *st) {
+    *r = (results){.path = options->results, .sequences = options->windows.sequences};
+    if (options->resume)
+        return resume_file(r, tokens_sha256, st);
+    if (!(r->command = mem_text(command, st)))
+        return FAILED;
+    if (!r->path)
+        return DONE;
+    r->file = fopen(r->path, "wxe");
+    if (!r->file && errno == EEXIST)
         return status_fail(st,
                            "%s: results of a run that was not finished: continue it with "
                            "--resume, or remove the file",
                            r->path);
-    }
-    int rc = !in && errno != ENOENT ? status_fail(st, "%s: %s", r->path, strerror(errno)) : DONE;
-    if (in) {
-        rc = continue_file(r, in, tokens_sha256, st);
-        fclose(in);
-    } else if (!rc && options->resume) {
-        log_warn("%s: nothing to resume, starting anew", r->path);
-    }
-    if (rc)
-        return rc;
-    if (!(r->file = fopen(r->path, "a")))
+    if (!r->file)
         return status_fail(st, "%s: %s", r->path, strerror(errno));
-    if (r->command)
-        return DONE;
-    if (!(r->command = mem_text(command, st)))
-        return FAILED;
-    fprintf(r->file, "%s\t%zu\t%s\t%s\n", magic, sequences, tokens_sha256, command);
+    fprintf(r->file, "%s\t%zu\t%s\t%s\n", magic, r->sequences, tokens_sha256, command);
     return flushed(r, st);
 }
 
-int results_append(results *r, const scores *s, size_t first, size_t end, status *st) {
+int results_append(results *r, const variant_scores *s, size_t first, size_t end, status *st) {
     if (!r->file)
         return DONE;
     for (size_t i = first; i < end; i++)
         fprintf(r->file, "%s\t%zu\t%.17g\t%.17g\n", s->name, i, s->loss[i], s->kl[i]);
+    r->lines += end - first;
     return flushed(r, st);
 }
 
+bool results_any(const results *r) {
+    return r->file && r->lines;
+}
+
+void results_forget(results *r) {
+    if (r->file)
+        unlink(r->path);
+}
+
 void results_close(results *r) {
+    if (r->file && !r->lines)
+        unlink(r->path);
     if (r->file)
         fclose(r->file);
     for (size_t i = 0; i < r->count; i++)

@@ -14,22 +14,25 @@ typedef struct results {
     FILE *file;
     char *command; /* that began the file */
     size_t sequences;
-    scores *list; /* [count] */
+    size_t lines;         /* of results in the file */
+    variant_scores *list; /* [count] */
     size_t count, room;
 } results;
 
 /* As experiment_options say; `command` and `tokens_sha256` stand in a new file and the latter is
  * held against an old one's. Cleared with results_close, after a failure too. */
-int results_open(results *r, const experiment_options *options, size_t sequences,
-                 const char *tokens_sha256, const char *command, status *st) MUST_USE;
-void results_close(results *r);
+int results_open(results *r, const experiment_options *options, const char *tokens_sha256,
+                 const char *command, status *st) MUST_USE;
+void results_close(results *r);     /* removes a file without results */
+void results_forget(results *r);    /* removes the file */
+bool results_any(const results *r); /* whether the file holds any */
 
 /* The scores of a name, added where it is new. NULL without memory. */
-scores *results_of(results *r, const char *name, status *st) MUST_USE;
-scores *results_find(const results *r, const char *name); /* NULL: unknown */
-bool results_complete(const results *r, const scores *s);
+variant_scores *results_of(results *r, const char *name, status *st) MUST_USE;
+variant_scores *results_find(const results *r, const char *name); /* NULL: unknown */
 
 /* Appends and flushes sequences [first, end). */
-int results_append(results *r, const scores *s, size_t first, size_t end, status *st) MUST_USE;
+int results_append(results *r, const variant_scores *s, size_t first, size_t end,
+                   status *st) MUST_USE;
 
 #endif

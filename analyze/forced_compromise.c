@@ -163,7 +163,9 @@ static int prepare(compromise *c, const compromise_options *options, status *st)
     if (several)
         return make_heads(c, st);
     const null_options nulls = {.draws = options->draws, .sequences = 16, .seed = options->seed};
-    const int rc = query_slices_create(experiment_text(c->e), &nulls, &c->slices, st);
+    const null_run run = {experiment_model(c->e), c->p, experiment_session(c->e),
+                          experiment_limits(c->e), options->source};
+    const int rc = query_slices_create(&run, &nulls, &c->slices, st);
     return rc ? rc : make_splits(c, st);
 }
 
@@ -183,7 +185,7 @@ int compromise_run(experiment *e, const compromise_options *options, compromise 
                           .on_site = on_site,
                           .on_sublayer = on_sublayer};
         depth_values_watch(c->values, &watch);
-        rc = experiment_run(e, &whole, c->variants, c->count, &watch, st);
+        rc = experiment_run(e, NULL, &whole, c->variants, c->count, &watch, st);
     }
     if (rc) {
         compromise_free(c);

@@ -22,6 +22,7 @@ typedef struct compromise compromise;
 typedef struct compromise_options {
     size_t draws; /* random queries of each kind */
     uint64_t seed;
+    token_source *source; /* of the experiment's text, for those */
 } compromise_options;
 
 /* Runs what is not known yet; INTERRUPTED after a signal. `e` outlives it. */

@@ -19,8 +19,7 @@ typedef struct prune_result {
     const model *m;
     const prune_settings *settings;
     const set_losses *losses;
-    const prune_scores *scores; /* NULL: only a given set was judged */
-    text_windows selection, evaluation;
+    const prune_scores *scores;  /* NULL: only a given set was judged */
     const char *evaluation_from; /* in words */
     size_t shared; /* evaluation sequences that share a run of tokens with the selection text */
     const char *tokenizer;

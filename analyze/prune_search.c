@@ -146,7 +146,7 @@ void prune_points_clear(prune_points *points) {
 
 typedef struct searching {
     const prune_search_options *o;
-    set_losses *losses;
+    const set_losses *losses;
     const prune_scores *scores;
     prune_points *points;
     size_t sublayers;
@@ -216,7 +216,10 @@ static int cheapest(searching *s, size_t *best, status *st) {
     for (size_t i = 0, k = 0; i < s->units && !rc; i++) {
         if (unit_any(s->o->kind, s->unit[i], s->set))
             continue;
-        double loss = total(set_losses_of(s->losses, SELECTION, s->asked[k++]), s->sequences);
+        const double *losses = set_losses_of(s->losses, SELECTION, s->asked[k++], st);
+        if (!losses)
+            return FAILED;
+        const double loss = total(losses, s->sequences);
         if (*best == s->units || loss < least) {
             *best = i;
             least = isnan(loss) ? INFINITY : loss;
@@ -307,8 +310,8 @@ static int search(searching *s, status *st) {
     return !rc && chosen->random ? at_random(s, st) : rc;
 }
 
-int prune_search(const prune_search_options *o, set_losses *losses, const prune_scores *scores,
-                 prune_points *points, status *st) {
+int prune_search(const prune_search_options *o, const set_losses *losses,
+                 const prune_scores *scores, prune_points *points, status *st) {
     const size_t layers = o->config->layers;
     searching s = {.o = o,
                    .losses = losses,

@@ -12,8 +12,6 @@
 #include "analyze/prune_scores.h"
 #include "analyze/set_losses.h"
 
-enum { SELECTION = 0, EVALUATION = 1 }; /* texts of the losses */
-
 typedef struct prune_strategies {
     bool greedy, contiguous, deepest, random;
     bool lowest[SCORES];
@@ -62,7 +60,7 @@ void prune_points_clear(prune_points *points);
 
 /* The sets of every strategy, 1 to `budget` units each, strategy by strategy. Greedy computes
  * losses on the selection text. Points found before a failure stay. */
-int prune_search(const prune_search_options *options, set_losses *losses,
+int prune_search(const prune_search_options *options, const set_losses *losses,
                  const prune_scores *scores, prune_points *points, status *st) MUST_USE;
 
 #endif

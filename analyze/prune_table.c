@@ -26,7 +26,6 @@ typedef struct writer {
     judged selection, evaluation; /* b NULL: not there */
     unit_cost whole;
     double length; /* of the selection's sequences, on average */
-    bool *no_set;  /* [sublayers] all false */
 } writer;
 
 static void judged_clear(judged *j) {
@@ -34,7 +33,8 @@ static void judged_clear(judged *j) {
     free(j->weight);
 }
 
-static int judge(const writer *w, size_t text, const text_windows *windows, judged *j, status *st) {
+static int judge(const writer *w, size_t text, judged *j, status *st) {
+    const text_windows *windows = &w->r->losses->text[text];
     const sampling *s = &w->r->settings->sampling;
     *j = (judged){.text = text, .sequences = windows->sequences};
     if (!windows->sequences)
@@ -42,25 +42,27 @@ static int judge(const writer *w, size_t text, const text_windows *windows, judg
     if (!(j->weight = mem_array(j->sequences, sizeof *j->weight, "tokens", st)))
         return FAILED;
     j->tokens = text_windows_weights(windows, j->weight);
-    j->whole = set_losses_of(w->r->losses, text, w->no_set);
+    j->whole = set_losses_of(w->r->losses, text, NULL, st);
     if (!j->whole)
         return DONE;
-    return text_windows_draw(windows, j->weight, s->resamples, s->seed, s->level, &j->b, st);
+    return text_windows_draw(windows, j->weight, s, &j->b, st);
 }
 
 /* Draws [1 + resamples, count] of the mean loss without each set, less the whole model's where
  * `difference`. */
 static int loss_draws(const writer *w, const judged *j, const bool *const *set, size_t count,
                       bool difference, double *draws, status *st) {
+    bool all = true;
     double *row = mem_array(j->sequences * count, sizeof *row, "losses", st);
     if (!row)
         return FAILED;
-    for (size_t k = 0; k < count; k++) {
-        const double *loss = set_losses_of(w->r->losses, j->text, set[k]);
-        for (size_t i = 0; i < j->sequences; i++)
+    for (size_t k = 0; k < count && all; k++) {
+        const double *loss = set_losses_of(w->r->losses, j->text, set[k], st);
+        for (size_t i = 0; loss && i < j->sequences; i++)
             row[i * count + k] = (loss[i] - (difference ? j->whole[i] : 0)) / j->weight[i];
+        all = loss != NULL;
     }
-    int rc = bootstrap_means(j->b, row, count, NULL, count, draws, st);
+    const int rc = all ? bootstrap_means(j->b, row, count, NULL, count, draws, st) : FAILED;
     free(row);
     return rc;
 }
@@ -76,7 +78,7 @@ static void put_interval(FILE *out, interval i) {
 static void put_run(const writer *w) {
     const prune_result *r = w->r;
     const prune_settings *s = r->settings;
-    const set_losses_count count = set_losses_counted(r->losses);
+    const experiment_cost cost = experiment_counted(r->losses->e);
     const judged *j[] = {&w->selection, &w->evaluation};
     static const char *const prefix[] = {"", "evaluation_"};
     FILE *out = w->out;
@@ -98,7 +100,7 @@ static void put_run(const writer *w) {
         double loss = 0;
         for (size_t i = 0; i < j[t]->sequences; i++)
             loss += j[t]->whole[i] / j[t]->tokens;
-        text_windows_hash(t ? &r->evaluation : &r->selection, hex);
+        text_windows_hash(&r->losses->text[t], hex);
 #define KEY(name) (snprintf(key, sizeof key, "%s" name, prefix[t]), key)
         table_key_size(out, "RUN", KEY("sequences"), j[t]->sequences);
         table_key_size(out, "RUN", KEY("units"), bootstrap_units(j[t]->b));
@@ -109,9 +111,9 @@ static void put_run(const writer *w) {
     }
     table_key_text(out, "RUN", "evaluation_from", r->evaluation_from);
     table_key_size(out, "RUN", "evaluation_shared", r->shared);
-    table_key_size(out, "RUN", "sets", count.sets);
-    table_key_real(out, "RUN", "sublayers_run", count.shared);
-    table_key_real(out, "RUN", "sublayers_naive", count.naive);
+    table_key_size(out, "RUN", "sets", cost.passes);
+    table_key_real(out, "RUN", "sublayers_run", (double)cost.shared);
+    table_key_real(out, "RUN", "sublayers_naive", (double)cost.naive);
     if (r->scores)
         table_key_size(out, "RUN", "left_out", r->scores->left_out);
     table_key_size(out, "RUN", "resamples", s->sampling.resamples);
@@ -144,6 +146,7 @@ static void kind_units_clear(kind_units *u) {
 
 static int kind_units_init(const writer *w, unit_kind kind, kind_units *u, status *st) {
     const size_t layers = w->config->layers, draws = bootstrap_draws(w->selection.b);
+    status none;
     *u = (kind_units){.kind = kind};
     u->layer = mem_array(layers, sizeof *u->layer, "units", st);
     u->set = mem_array(layers, w->sublayers * sizeof *u->set, "units", st);
@@ -158,7 +161,7 @@ static int kind_units_init(const writer *w, unit_kind kind, kind_units *u, statu
             continue;
         bool *set = u->set + u->count * w->sublayers;
         unit_mark(kind, l, set);
-        if (!set_losses_of(w->r->losses, SELECTION, set))
+        if (!set_losses_of(w->r->losses, SELECTION, set, &none))
             continue; /* the only one: nothing would be left */
         u->asked[u->count] = set;
         u->layer[u->count++] = l;
@@ -187,7 +190,6 @@ static int put_one(const writer *w, const kind_units *u) {
 /* Fills u->score: draws of one score of every unit. */
 static int score_draws(const writer *w, kind_units *u, score_kind score, status *st) {
     const prune_scores *s = w->r->scores;
-    const sampling *how = &w->r->settings->sampling;
     const size_t stride = SCORES * UNIT_KINDS * s->layers;
     bootstrap *b = NULL;
     int rc = FAILED;
@@ -197,8 +199,8 @@ static int score_draws(const writer *w, kind_units *u, score_kind score, status 
         score_weights(s, score, weight);
         for (size_t i = 0; i < u->count; i++)
             cell[i] = score_cell(s, score, u->kind, u->layer[i]);
-        rc = text_windows_draw(&w->r->selection, weight, how->resamples, how->seed, how->level, &b,
-                               st);
+        rc = text_windows_draw(&w->r->losses->text[SELECTION], weight, &w->r->settings->sampling,
+                               &b, st);
     }
     if (!rc)
         rc = bootstrap_means(b, s->value, stride, cell, u->count, u->score, st);
@@ -314,9 +316,10 @@ static void put_angles(const writer *w) {
 /* ---- CUR ---- */
 
 static double selection_delta(const writer *w, const bool *set) {
+    status none;
     const judged *j = &w->selection;
-    const double *loss = j->b ? set_losses_of(w->r->losses, SELECTION, set) : NULL;
-    double sum = loss ? 0 : (double)NAN;
+    const double *loss = j->b ? set_losses_of(w->r->losses, SELECTION, set, &none) : NULL;
+    double sum = loss ? 0 : (double)NAN; /* a strategy that does not choose by text */
     for (size_t i = 0; loss && i < j->sequences; i++)
         sum += (loss[i] - j->whole[i]) / j->tokens;
     return sum;
@@ -401,16 +404,17 @@ static void put_comments(const writer *w) {
     table_comment(w->out,
                   "sublayers_run: with passes shared and resumed; sublayers_naive: a pass of its "
                   "own for each of the %zu different sets and texts.",
-                  set_losses_counted(r->losses).sets);
+                  experiment_counted(r->losses->e).passes);
     if (r->shared)
         table_comment(w->out,
                       "WARNING: %zu of %zu evaluation sequences share text with the selection "
                       "text: their losses are not those of unseen text.",
-                      r->shared, r->evaluation.sequences);
+                      r->shared, w->evaluation.sequences);
 }
 
 int prune_put(FILE *out, const prune_result *r, status *st) {
-    const text_windows *any = r->selection.sequences ? &r->selection : &r->evaluation;
+    const text_windows *text = r->losses->text;
+    const text_windows *any = &text[text[SELECTION].sequences ? SELECTION : EVALUATION];
     writer w = {.out = out,
                 .r = r,
                 .config = model_configuration(r->m),
@@ -418,12 +422,9 @@ int prune_put(FILE *out, const prune_result *r, status *st) {
                 .length =
                     (double)(any->start[any->sequences] - any->start[0]) / (double)any->sequences};
     w.whole = model_cost(r->m, w.length);
-    w.no_set = mem_array(w.sublayers, sizeof(bool), "a set", st);
-    int rc = w.no_set ? DONE : FAILED;
+    int rc = judge(&w, SELECTION, &w.selection, st);
     if (!rc)
-        rc = judge(&w, SELECTION, &r->selection, &w.selection, st);
-    if (!rc)
-        rc = judge(&w, EVALUATION, &r->evaluation, &w.evaluation, st);
+        rc = judge(&w, EVALUATION, &w.evaluation, st);
     if (!rc) {
         put_comments(&w);
         put_run(&w);
@@ -437,6 +438,5 @@ int prune_put(FILE *out, const prune_result *r, status *st) {
         rc = put_curves(&w, st);
     judged_clear(&w.selection);
     judged_clear(&w.evaluation);
-    free(w.no_set);
     return rc;
 }

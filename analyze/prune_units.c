@@ -92,8 +92,8 @@ char *units_text(const model_config *config, const bool *sublayer, status *st) {
     if (!text)
         return NULL;
     for (size_t l = 0; l < config->layers; l++) {
-        bool attention = sublayer[2 * l] && !config->removed[2 * l];
-        bool mlp = sublayer[2 * l + 1] && !config->removed[2 * l + 1];
+        bool attention = sublayer && sublayer[2 * l] && !config->removed[2 * l];
+        bool mlp = sublayer && sublayer[2 * l + 1] && !config->removed[2 * l + 1];
         if (!attention && !mlp)
             continue;
         unit_kind kind = attention && mlp ? UNIT_LAYER : attention ? UNIT_ATTN : UNIT_MLP;

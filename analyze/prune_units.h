@@ -28,8 +28,9 @@ void unit_mark(unit_kind kind, size_t layer, bool *sublayer);
 int units_parse(const option_list *items, const char *option, const model_config *config,
                 bool *sublayer, status *st) MUST_USE;
 
-/* The set as names joined by "+", whole layers as one; "-" where it is empty. Sublayers that the
- * configuration lacks are not named. Freed by the caller; NULL with `st` filled without memory. */
+/* The set (NULL: empty) as names joined by "+", whole layers as one; "-" where it is empty.
+ * Sublayers that the configuration lacks are not named. Freed by the caller; NULL with `st` filled
+ * without memory. */
 char *units_text(const model_config *config, const bool *sublayer, status *st) MUST_USE;
 
 /* What runs cost: scalars of the tensors that only these sublayers use, routers included, and

@@ -74,7 +74,7 @@ static int take_queries(query_slices *q, const model *m, size_t site, status *st
     return rc;
 }
 
-int query_slices_create(text_run *run, const null_options *options, query_slices **out,
+int query_slices_create(const null_run *run, const null_options *options, query_slices **out,
                         status *st) {
     const size_t sites = run->program->plan.sites;
     query_slices *q = mem_array(1, sizeof *q, "query slices", st);

@@ -15,7 +15,7 @@ typedef struct query_slices query_slices;
 
 /* The trained queries and random ones, over the sequences that have nulls. INTERRUPTED when a
  * signal came. */
-int query_slices_create(text_run *run, const null_options *options, query_slices **out,
+int query_slices_create(const null_run *run, const null_options *options, query_slices **out,
                         status *st) MUST_USE;
 void query_slices_free(query_slices *q); /* NULL allowed */
 

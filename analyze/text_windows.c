@@ -1,46 +1,68 @@
 #include "analyze/text_windows.h"
 
 #include <stdlib.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { SHARED_RUN = 64 };
 
-int text_held_read(const token_options *options, size_t vocabulary, text_held *held, status *st) {
-    token_source *source;
-    *held = (text_held){0};
-    if (token_source_open(options, vocabulary, &source, st))
+/* `more` of `size` bytes behind `count` of them. NULL without memory. */
+static void *wider(void *array, size_t count, size_t more, size_t size, status *st) {
+    void *wide = realloc(array, (count + more) * size);
+    if (!wide)
+        status_fail(st, "tokens: not enough memory for %zu of them", count + more);
+    return wide;
+}
+
+static int make_room(text_held *held, size_t sequences, size_t tokens, status *st) {
+    const size_t n = held->all.sequences, used = n ? held->start[n] : 0;
+    int32_t *id = wider(held->id, used, tokens, sizeof *id, st);
+    held->id = id ? id : held->id;
+    size_t *start = id ? wider(held->start, n + 1, sequences, sizeof *start, st) : NULL;
+    held->start = start ? start : held->start;
+    int64_t *offset = start ? wider(held->offset, n, sequences, sizeof *offset, st) : NULL;
+    held->offset = offset ? offset : held->offset;
+    if (!offset)
         return FAILED;
-    const size_t sequences = token_source_sequences(source);
-    const size_t tokens = (size_t)token_source_tokens(source);
-    int rc = FAILED;
-    held->id = mem_array(tokens, sizeof *held->id, "tokens", st);
-    held->start = mem_array(sequences + 1, sizeof *held->start, "sequences", st);
-    held->offset = mem_array(sequences, sizeof *held->offset, "sequences", st);
-    if (!held->id || !held->start || !held->offset)
-        goto done;
-    for (size_t i = 0; i < sequences; i++) {
+    held->start[n] = used;
+    return DONE;
+}
+
+static int read_all(text_held *held, token_source *source, status *st) {
+    const size_t first = held->all.sequences, count = token_source_sequences(source);
+    if (make_room(held, count, (size_t)token_source_tokens(source), st))
+        return FAILED;
+    for (size_t i = first; i < first + count; i++) {
         size_t length;
         uint64_t offset;
-        if (token_source_read(source, i, held->id + held->start[i], &length, &offset, st))
-            goto done;
+        if (token_source_read(source, i - first, held->id + held->start[i], &length, &offset, st))
+            return FAILED;
         held->start[i + 1] = held->start[i] + length;
         held->offset[i] = (int64_t)offset;
     }
-    snprintf(held->tokenizer, sizeof held->tokenizer, "%s", token_source_tokenizer(source));
-    held->all = (text_windows){.sequences = sequences,
-                               .longest = token_source_context(source),
+    const size_t longest = token_source_context(source);
+    held->all = (text_windows){.sequences = first + count,
+                               .longest = longest > held->all.longest ? longest : held->all.longest,
                                .bos = token_source_bos(source) >= 0,
                                .id = held->id,
                                .start = held->start,
                                .offset = held->offset};
-    rc = DONE;
-done:
-    token_source_close(source);
+    return DONE;
+}
+
+int text_held_add(text_held *held, const token_options *options, size_t vocabulary, status *st) {
+    token_source *source;
+    if (token_source_open(options, vocabulary, &source, st))
+        return FAILED;
+    const int rc = read_all(held, source, st);
+    if (held->source)
+        token_source_close(source);
+    else
+        held->source = source;
     return rc;
 }
 
 void text_held_clear(text_held *held) {
+    token_source_close(held->source);
     free(held->id);
     free(held->start);
     free(held->offset);
@@ -68,25 +90,27 @@ double text_windows_weights(const text_windows *w, double *weight) {
     return sum;
 }
 
-int text_windows_draw(const text_windows *w, const double *weight, size_t resamples, uint64_t seed,
-                      double level, bootstrap **out, status *st) {
+int text_windows_units(const text_windows *w, size_t *unit, size_t *units, status *st) {
     int rc = FAILED;
-    bootstrap_options options = {.sequences = w->sequences,
-                                 .weight = weight,
-                                 .resamples = resamples,
-                                 .seed = seed,
-                                 .level = level};
     int32_t *length = mem_array(w->sequences, sizeof *length, "units", st);
-    size_t *unit = mem_array(w->sequences, sizeof *unit, "units", st);
-    if (length && unit) {
+    size_t *own = unit ? NULL : mem_array(w->sequences, sizeof *own, "units", st);
+    if (length && (unit || own)) {
         for (size_t i = 0; i < w->sequences; i++)
             length[i] = (int32_t)(w->start[i + 1] - w->start[i]) - w->bos;
-        rc = merge_windows(w->offset, length, w->sequences, unit, &options.units, st);
+        rc = merge_windows(w->offset, length, w->sequences, unit ? unit : own, units, st);
     }
-    options.unit = unit;
-    if (!rc)
-        rc = bootstrap_create(&options, out, st);
     free(length);
+    free(own);
+    return rc;
+}
+
+int text_windows_draw(const text_windows *w, const double *weight, const sampling *s,
+                      bootstrap **out, status *st) {
+    size_t units;
+    size_t *unit = mem_array(w->sequences, sizeof *unit, "units", st);
+    int rc = unit ? text_windows_units(w, unit, &units, st) : FAILED;
+    if (!rc)
+        rc = sampling_draw(s, w->sequences, weight, unit, units, out, st);
     free(unit);
     return rc;
 }

@@ -1,15 +1,15 @@
 /* text_windows.h - sequences of tokens held in memory, for experiments that run over them many
  * times.
  *
- *     text_held held;
- *     if (text_held_read(&token_options, vocabulary, &held, st)) return FAILED;
+ *     text_held held = {0};
+ *     if (text_held_add(&held, &token_options, vocabulary, st)) return FAILED;
  *     text_windows half = text_windows_part(&held.all, 0, held.all.sequences / 2);
  *     text_held_clear(&held);
  */
 #ifndef FATHOM_TEXT_WINDOWS_H
 #define FATHOM_TEXT_WINDOWS_H
 
-#include "analyze/bootstrap.h"
+#include "analyze/sampling.h"
 #include "datasets/token_source.h"
 
 /* Some of the sequences that were read; points into them. */
@@ -23,15 +23,16 @@ typedef struct text_windows {
 
 typedef struct text_held {
     text_windows all;
-    char tokenizer[16];
+    token_source *source; /* of the first text */
     int32_t *id;
     size_t *start;
     int64_t *offset;
 } text_held;
 
-/* Reads everything that `options` name; cleared by the caller, after a failure too. */
-int text_held_read(const token_options *options, size_t vocabulary, text_held *held,
-                   status *st) MUST_USE;
+/* Reads everything that `options` name behind what is held already, whose parts lose their memory.
+ * Cleared by the caller, after a failure too. */
+int text_held_add(text_held *held, const token_options *options, size_t vocabulary,
+                  status *st) MUST_USE;
 void text_held_clear(text_held *held);
 
 text_windows text_windows_part(const text_windows *all, size_t first, size_t count);
@@ -39,9 +40,12 @@ text_windows text_windows_part(const text_windows *all, size_t first, size_t cou
 /* Predicted tokens of each sequence: all but its first. weight [sequences]. Returns their sum. */
 double text_windows_weights(const text_windows *w, double *weight);
 
+/* How many units of uncertainty they are; `unit` NULL or [sequences] receives each one's. */
+int text_windows_units(const text_windows *w, size_t *unit, size_t *units, status *st) MUST_USE;
+
 /* Draws of the sequences by `weight`; overlapping windows are one unit (merge_windows). */
-int text_windows_draw(const text_windows *w, const double *weight, size_t resamples, uint64_t seed,
-                      double level, bootstrap **out, status *st) MUST_USE;
+int text_windows_draw(const text_windows *w, const double *weight, const sampling *s,
+                      bootstrap **out, status *st) MUST_USE;
 
 /* SHA-256 over the sequences, as a recording's tokens_sha256. */
 void text_windows_hash(const text_windows *w, char hex[65]);

@@ -313,7 +313,9 @@ static int make_nulls(capture *c, status *st) {
                                   .skip_first = c->skip_first};
     if (c->null_draws == 0)
         return DONE;
-    int rc = null_queries_create(&c->run, &options, &c->nulls, st);
+    const null_run run = {c->run.model, c->run.program, c->run.session, &c->run.limits,
+                          c->run.source};
+    int rc = null_queries_create(&run, &options, &c->nulls, st);
     return rc ? rc : recorder_add_nulls(c->recorder, c->nulls, st);
 }
 

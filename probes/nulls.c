@@ -106,28 +106,34 @@ static int on_site(void *self, const batch *b, const site_view *view, status *st
 }
 
 /* Sums the variances over the sequences that have nulls, in their order. */
-static int measure(calibration *c, text_run *run, size_t skip_first, status *st) {
+static int measure(calibration *c, const null_run *run, size_t skip_first, status *st) {
     const observer watch = {.self = c,
                             .skip_first = skip_first,
                             .alternatives = c->site,
                             .alternative_variance = true,
                             .on_site = on_site};
-    int rc = DONE;
+    const size_t together = run->limits->sequences;
+    int32_t *id = mem_array(run->limits->rows, sizeof *id, "token ids", st);
+    size_t *start = mem_array(together + 1, sizeof *start, "sequences", st);
+    int rc = id && start ? DONE : FAILED;
     for (size_t next = 0; next < c->nulls->sequences && !rc;) {
-        struct text_batch *m = &run->memory[run->turn ^= 1];
         size_t count = 0, length;
         uint64_t offset;
-        for (; count < run->limits.sequences && next < c->nulls->sequences; count++, next++) {
-            if (token_source_read(run->source, null_sequence_at(c->nulls, next),
-                                  m->id + m->start[count], &length, &offset, st))
-                return FAILED;
-            m->start[count + 1] = m->start[count] + length;
+        for (; !rc && count < together && next < c->nulls->sequences; count++, next++) {
+            rc = token_source_read(run->source, null_sequence_at(c->nulls, next), id + start[count],
+                                   &length, &offset, st);
+            start[count + 1] = start[count] + (rc ? 0 : length);
         }
-        const batch b = {.layout = {.sequences = count, .rows = m->start[count], .start = m->start},
-                         .id = m->id};
-        rc = session_forward(run->session, &b, &watch, st);
+        const batch b = {.layout = {.sequences = count, .rows = start[count], .start = start},
+                         .id = id};
+        if (!rc)
+            rc = session_forward(run->session, &b, &watch, st);
+        if (!rc)
+            rc = session_finish(run->session, st);
     }
-    return rc ? rc : session_finish(run->session, st);
+    free(id);
+    free(start);
+    return rc;
 }
 
 /* The queries of a site that are recorded. */
@@ -148,7 +154,7 @@ static int finish_site(const calibration *c, size_t site, size_t width, float *q
     return upload_queries(nulls, out, 2 * draws, width, &nulls->site[site], st);
 }
 
-static int make(null_queries *nulls, text_run *run, const null_options *options, status *st) {
+static int make(null_queries *nulls, const null_run *run, const null_options *options, status *st) {
     const depth_plan *plan = &run->program->plan;
     size_t queries = 1 + nulls->draws, width = plan->width;
     int rc = FAILED;
@@ -175,17 +181,17 @@ done:
     return rc;
 }
 
-int null_queries_create(text_run *run, const null_options *options, null_queries **out,
+int null_queries_create(const null_run *run, const null_options *options, null_queries **out,
                         status *st) {
     null_queries *nulls = mem_array(1, sizeof *nulls, "null queries", st);
     *out = NULL;
     if (!nulls)
         return FAILED;
+    const size_t of = token_source_sequences(run->source);
     *nulls = (null_queries){.draws = options->draws,
                             .sites = run->program->plan.sites,
-                            .sequences = options->sequences < run->sequences ? options->sequences
-                                                                             : run->sequences,
-                            .of = run->sequences,
+                            .sequences = options->sequences < of ? options->sequences : of,
+                            .of = of,
                             .device = model_backend(run->model),
                             .k = model_kernels(run->model)};
     nulls->site = mem_array(nulls->sites, sizeof *nulls->site, "null queries", st);

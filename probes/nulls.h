@@ -9,6 +9,7 @@
  *
  *     null_queries *nulls;
  *     const null_options options = {.draws = 8, .sequences = 16, .seed = seed};
+ *     const null_run run = {model, program, session, &limits, source};
  *     if (null_queries_create(&run, &options, &nulls, st)) ...
  *     ... observer.alternatives = nulls->site ...
  *     null_queries_free(nulls);
@@ -16,7 +17,8 @@
 #ifndef FATHOM_NULLS_H
 #define FATHOM_NULLS_H
 
-#include "probes/text_run.h"
+#include "datasets/token_source.h"
+#include "runtime/session.h"
 
 typedef struct null_options {
     size_t draws;     /* at least 1 */
@@ -24,6 +26,15 @@ typedef struct null_options {
     uint64_t seed;
     size_t skip_first; /* leading positions that do not count */
 } null_options;
+
+/* What they are computed with. */
+typedef struct null_run {
+    const model *model;
+    const depth_program *program;
+    session *session; /* of `limits`, between batches */
+    const session_limits *limits;
+    token_source *source;
+} null_run;
 
 typedef struct null_queries {
     size_t draws, sites;
@@ -38,7 +49,7 @@ typedef struct null_queries {
  * `run` is left ready for any batch. INTERRUPTED when a signal came. Depends on the model, the
  * tokens, the draws, the seed, not on batches or threads; the first r draws are those of a run with
  * r draws. */
-int null_queries_create(text_run *run, const null_options *options, null_queries **out,
+int null_queries_create(const null_run *run, const null_options *options, null_queries **out,
                         status *st) MUST_USE;
 void null_queries_free(null_queries *nulls); /* NULL allowed */
 

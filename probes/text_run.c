@@ -39,6 +39,23 @@ static void fit_memory(const run_options *options, text_run *run) {
              bytes_text(session_bytes(run->model, run->program, limits)).text);
 }
 
+int run_model_open(const run_options *options, size_t longest, model **out, status *st) {
+    const model_options open = {.device = options->device,
+                                .dtype = options->dtype,
+                                .threads = options->threads,
+                                .routing_heads = options->routing_heads,
+                                .positions = longest,
+                                .describe = longest == 0};
+    if (model_open(options->dir, &open, out, st))
+        return FAILED;
+    const size_t positions = model_configuration(*out)->positions;
+    if (longest > positions)
+        log_warn("sequences of %zu tokens are longer than the model's %zu positions "
+                 "(max_position_embeddings)",
+                 longest, positions);
+    return DONE;
+}
+
 int text_run_open(const run_options *options, text_run *run, status *st) {
     *run = (text_run){0};
     model_config config;
@@ -50,16 +67,7 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
     run->limits = run_limits(options->tokens.batch, longest, run->sequences);
     run->limits.backward = options->backward;
     run->limits.keep = options->keep;
-    if (longest > config.positions)
-        log_warn("sequences of %zu tokens are longer than the model's %zu positions "
-                 "(max_position_embeddings)",
-                 longest, config.positions);
-    model_options open = {.device = options->device,
-                          .dtype = options->dtype,
-                          .threads = options->threads,
-                          .routing_heads = options->routing_heads,
-                          .positions = longest};
-    if (model_open(options->dir, &open, &run->model, st) ||
+    if (run_model_open(options, longest, &run->model, st) ||
         depth_program_build(model_configuration(run->model), NULL, &run->program, st))
         return FAILED;
     fit_memory(options, run);

@@ -53,6 +53,10 @@ session_limits run_limits(size_t asked, size_t longest, size_t sequences);
  * limits were made smaller; never where the user `asked` for a size. */
 bool run_limits_shrink(session_limits *limits, size_t asked, double bytes);
 
+/* Opens the model that `options` name for sequences of up to `longest` tokens, with a warning where
+ * they are longer than its positions; 0: to be described, without its weights on a device. */
+int run_model_open(const run_options *options, size_t longest, model **out, status *st) MUST_USE;
+
 typedef struct text_run {
     model *model;
     depth_program *program;

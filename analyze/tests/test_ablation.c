@@ -1,6 +1,7 @@
 /* Ablations: every expected effect of the golden models, and what must not change a bit. */
 #include "analyze/ablation.h"
 #include "analyze/ablation_sweep.h"
+#include "probes/text_run.h"
 #include "runtime/base/log.h"
 #include "runtime/tests/golden.h"
 #include "runtime/tests/scratch.h"
@@ -18,6 +19,8 @@ static status st;
 
 /* An ablation of one model over given tokens. */
 typedef struct trial {
+    text_held text;
+    model *m;
     experiment *e;
     ablation *a;
     const depth_program *p;
@@ -35,8 +38,14 @@ static void trial_open(trial *t, const char *dir, const char *tokens, size_t con
     with.tokens.context = context;
     with.tokens.batch = together;
     with.threads = 1;
-    if (experiment_open(&with, &(experiment_options){.kl = true}, &t->e, &st) ||
-        ablation_open(t->e, &wants, &t->a, &st))
+    model_config config;
+    if (config_read(dir, 0, &config, NULL, &st) ||
+        text_held_add(&t->text, &with.tokens, config.vocabulary, &st) ||
+        run_model_open(&with, t->text.all.longest, &t->m, &st))
+        fail_msg("%s", st.text);
+    const experiment_options options = {
+        .m = t->m, .windows = t->text.all, .batch = together, .kl = true};
+    if (experiment_open(&options, &t->e, &st) || ablation_open(t->e, &wants, &t->a, &st))
         fail_msg("%s", st.text);
     t->p = experiment_program(t->e);
 }
@@ -51,6 +60,8 @@ static void trial_close(trial *t) {
     bootstrap_free(t->b);
     ablation_close(t->a);
     experiment_close(t->e);
+    model_close(t->m);
+    text_held_clear(&t->text);
 }
 
 /* An intervention everywhere with all that it is made of. */
@@ -204,7 +215,8 @@ static char *short_text(void) {
 }
 
 static void same_losses(const trial *t, const char *name, const char *other) {
-    const scores *a = experiment_scores(t->e, name), *b = experiment_scores(t->e, other);
+    const variant_scores *a = experiment_scores(t->e, NULL, name),
+                         *b = experiment_scores(t->e, NULL, other);
     assert_true(a && b);
     assert_memory_equal(a->loss, b->loss, 3 * sizeof(double));
 }
@@ -231,8 +243,8 @@ static void edits_of_nothing_leave_every_loss(void **state) {
         same_losses(&t, name_of(&t, &one), UNEDITED);
         same_losses(&t, name_of(&t, &swap), UNEDITED);
         same_losses(&t, name_of(&t, &zero), name_of(&t, &uniform));
-        assert_true(experiment_scores(t.e, name_of(&t, &zero))->loss[0] !=
-                    experiment_scores(t.e, UNEDITED)->loss[0]);
+        assert_true(experiment_scores(t.e, NULL, name_of(&t, &zero))->loss[0] !=
+                    experiment_scores(t.e, NULL, UNEDITED)->loss[0]);
         trial_close(&t);
         clear(&one);
         clear(&zero);
@@ -266,7 +278,7 @@ static void frozen_weights_are_the_unedited_runs(void **state) {
         }
         trial_run(&t);
         for (size_t k = 0; k < 6; k++) {
-            loss[frozen][k / 3][k % 3] = experiment_scores(t.e, name_of(&t, &x[k]))->loss[0];
+            loss[frozen][k / 3][k % 3] = experiment_scores(t.e, NULL, name_of(&t, &x[k]))->loss[0];
             clear(&x[k]);
         }
         trial_close(&t);

@@ -81,12 +81,11 @@ static bool make_set(size_t k, bool *set) {
     return k <= SUBLAYERS + 7;
 }
 
-static set_losses *open_losses(const run *r, const some_text *t, removal how, size_t together) {
+static set_losses open_losses(const run *r, const some_text *t, removal how, size_t together) {
     status st;
-    set_losses *l;
-    const set_losses_options options = {
-        .m = r->model, .removal = how, .text = {t->windows}, .batch = together};
-    assert_int_equal(set_losses_create(&options, &l, &st), DONE);
+    set_losses l = {.removal = how, .text = {t->windows}};
+    const experiment_options options = {.m = r->model, .windows = t->windows, .batch = together};
+    assert_int_equal(experiment_open(&options, &l.e, &st), DONE);
     return l;
 }
 
@@ -107,18 +106,18 @@ static void resumed_passes_have_the_bits_of_whole_ones(void **state) {
                 count++;
             }
             base[4] = base[7] = true; /* a base that has lost something itself */
-            set_losses *from_whole = open_losses(&r, &t, how, 2);
-            set_losses *from_less = open_losses(&r, &t, how, 3);
-            assert_int_equal(set_losses_find(from_whole, 0, NULL, asked, count, &st), DONE);
-            assert_int_equal(set_losses_find(from_less, 0, base, asked, count, &st), DONE);
+            set_losses from_whole = open_losses(&r, &t, how, 2);
+            set_losses from_less = open_losses(&r, &t, how, 3);
+            assert_int_equal(set_losses_find(&from_whole, 0, NULL, asked, count, &st), DONE);
+            assert_int_equal(set_losses_find(&from_less, 0, base, asked, count, &st), DONE);
             for (size_t k = 0; k < count; k++) {
                 double want[SEQUENCES];
                 whole_pass(&r, &t, set[k], how, want);
-                assert_memory_equal(set_losses_of(from_whole, 0, set[k]), want, sizeof want);
-                assert_memory_equal(set_losses_of(from_less, 0, set[k]), want, sizeof want);
+                assert_memory_equal(set_losses_of(&from_whole, 0, set[k], &st), want, sizeof want);
+                assert_memory_equal(set_losses_of(&from_less, 0, set[k], &st), want, sizeof want);
             }
-            set_losses_free(from_whole);
-            set_losses_free(from_less);
+            experiment_close(from_whole.e);
+            experiment_close(from_less.e);
             run_close(&r);
         }
 }
@@ -133,17 +132,17 @@ static void sharing_is_counted(void **state) {
     open_tiny(&r, "standard-qwen3");
     make_text(&t);
     last[9] = first[0] = true;
-    set_losses *l = open_losses(&r, &t, DROP_SOURCE, 0);
-    assert_null(set_losses_of(l, 0, last));
-    assert_int_equal(set_losses_find(l, 0, NULL, asked, 3, &st), DONE);
+    set_losses l = open_losses(&r, &t, DROP_SOURCE, 0);
+    assert_null(set_losses_of(&l, 0, last, &st));
+    assert_int_equal(set_losses_find(&l, 0, NULL, asked, 3, &st), DONE);
     /* the whole model 10 sublayers; without the last one none again; without the first one 9 */
-    set_losses_count count = set_losses_counted(l);
-    assert_true(count.shared == SEQUENCES * (10 + 0 + 9));
-    assert_true(count.naive == SEQUENCES * (10 + 9 + 9));
-    assert_int_equal(count.sets, 3);
-    assert_int_equal(set_losses_find(l, 0, NULL, asked, 3, &st), DONE);
-    assert_true(set_losses_counted(l).shared == count.shared);
-    set_losses_free(l);
+    experiment_cost cost = experiment_counted(l.e);
+    assert_true(cost.shared == SEQUENCES * (10 + 0 + 9));
+    assert_true(cost.naive == SEQUENCES * (10 + 9 + 9));
+    assert_int_equal(cost.passes, 3);
+    assert_int_equal(set_losses_find(&l, 0, NULL, asked, 3, &st), DONE);
+    assert_true(experiment_counted(l.e).shared == cost.shared);
+    experiment_close(l.e);
     run_close(&r);
 }
 

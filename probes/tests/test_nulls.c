@@ -3,6 +3,7 @@
 #include "kernels/kernels.h"
 #include "probes/h5.h"
 #include "probes/nulls.h"
+#include "probes/text_run.h"
 #include "probes/recorder.h"
 #include "probes/recording_file.h"
 #include "runtime/tests/golden.h"
@@ -36,7 +37,9 @@ static void open_run(text_run *reading, const char *dir, size_t together, size_t
 
 static null_queries *make_nulls(text_run *reading, const null_options *options) {
     null_queries *nulls;
-    if (null_queries_create(reading, options, &nulls, &st))
+    const null_run with = {reading->model, reading->program, reading->session, &reading->limits,
+                           reading->source};
+    if (null_queries_create(&with, options, &nulls, &st))
         fail_msg("%s", st.text);
     return nulls;
 }
