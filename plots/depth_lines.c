@@ -1,5 +1,8 @@
 #include "plots/depth_lines.h"
 
+#include "plots/cells.h"
+#include "plots/runs.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -281,7 +284,7 @@ static size_t put_legend(const drawing *d, double top, bool draw) {
         x += 8;
     }
     char text[96];
-    const char *draws = routing_run_text(d->view, "null_draws");
+    const char *draws = cells_run(d->view->from, "null_draws");
     snprintf(text, sizeof text, "null (equal logit variance%s%.12s%s)", *draws ? ", " : "", draws,
              *draws ? " draws" : "");
     if (draw)
@@ -308,8 +311,8 @@ static void notes_of(const drawing *d, char *notes, size_t size) {
              d->bars ? "Bars: intervals over sequences; see the table."
                      : "No intervals: the table holds none (fewer than 8 sequences?).");
     size_t used = strlen(notes);
-    const char *nulls = routing_run_text(d->view, "null_sequences");
-    const char *all = routing_run_text(d->view, "sequences");
+    const char *nulls = cells_run(d->view->from, "null_sequences");
+    const char *all = cells_run(d->view->from, "sequences");
     if (d->banded && used < size && *nulls && *all)
         snprintf(notes + used, size - used,
                  " Bands: lowest to highest of random queries, on %.12s of %.12s sequences.", nulls,
@@ -344,7 +347,7 @@ int depth_lines_draw(const depth_lines *lines, sheet *s, status *st) {
     sheet_page(s, 0);
     fprintf(s->script, "set xrange [-0.5 : %zu + 0.5]\n", d.view->layers);
     put_blocks(&d);
-    routing_title(d.view, title, sizeof title);
+    run_title(d.view->from, title, sizeof title);
     sheet_titles(s, title, lines->subtitle);
     if (d.banded)
         fputs("null1 = '#b9d6ea'; null2 = '#f6cfb4'; null3 = '#cccccc'\n", s->script);

@@ -34,40 +34,6 @@ static size_t find_site(const routing_view *view, const char *name, size_t hint)
     return i;
 }
 
-/* ---- RUN ---- */
-
-static const char *run_value(const table *from, const char *const *keys) {
-    const table_section_view *run = table_find(from, "RUN");
-    int key = run ? table_column(run, "key") : -1, value = run ? table_column(run, "value") : -1;
-    if (key < 0 || value < 0)
-        return "";
-    for (size_t k = 0; keys[k]; k++)
-        for (size_t row = 0; row < run->rows; row++)
-            if (strcmp(table_cell(run, row, key), keys[k]) == 0 && *table_cell(run, row, value))
-                return table_cell(run, row, value);
-    return "";
-}
-
-/* The model's name: the last part of its path, or of the table's where the table does not say. */
-static void read_names(routing_view *view) {
-    static const char *const names[] = {"model_name", "model_path", "model", NULL};
-    static const char *const modes[] = {"residual_mode", "mode", NULL};
-    const char *path = run_value(view->from, names);
-    size_t length = strlen(path);
-    while (length && path[length - 1] == '/')
-        length--;
-    if (!length || (length == 1 && path[0] == '.')) {
-        path = table_path(view->from);
-        length = strlen(path);
-    }
-    size_t start = length;
-    while (start && path[start - 1] != '/')
-        start--;
-    clean_text(view->name, sizeof view->name, path + start, length - start);
-    const char *mode = run_value(view->from, modes);
-    clean_text(view->mode, sizeof view->mode, mode, strlen(mode));
-}
-
 /* ---- SIT ---- */
 
 /* All but the partial block's source: read_partials, once MEA has named the sources. */
@@ -226,7 +192,6 @@ int routing_view_init(routing_view *view, const table *from, status *st) {
     if (!sites || !means)
         return status_fail(st, "%s: no section %s; `fathom routing RECORDING` makes it",
                            table_path(from), sites ? "MEA" : "SIT");
-    read_names(view);
     if (read_sites(view, sites, st) || read_weights(view, means, st)) {
         routing_view_clear(view);
         return FAILED;
@@ -241,15 +206,6 @@ void routing_view_clear(routing_view *view) {
     free(view->weight);
     free(view->exists);
     *view = (routing_view){0};
-}
-
-const char *routing_run_text(const routing_view *view, const char *key) {
-    return run_value(view->from, (const char *const[]){key, NULL});
-}
-
-void routing_title(const routing_view *view, char *text, size_t size) {
-    bool mode = *view->mode;
-    snprintf(text, size, "%s%s%s%s", view->name, mode ? " (" : "", view->mode, mode ? ")" : "");
 }
 
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source) {

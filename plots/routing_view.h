@@ -28,8 +28,6 @@ typedef struct routing_site {
 
 typedef struct routing_view {
     const table *from;
-    char name[192]; /* of the model, for titles; clean UTF-8 */
-    char mode[32];  /* "full_mh", or "" */
     size_t sites, layers, heads, sources;
     routing_site *site;  /* [sites] in the table's order, which is depth order */
     const char **source; /* [sources] names, in order of first appearance */
@@ -41,12 +39,6 @@ typedef struct routing_view {
  * `from` must outlive the view. */
 int routing_view_init(routing_view *view, const table *from, status *st) MUST_USE;
 void routing_view_clear(routing_view *view);
-
-/* What section RUN says of `key`, or ""; points into the table. */
-const char *routing_run_text(const routing_view *view, const char *key);
-
-/* "NAME (MODE)", the first title line. */
-void routing_title(const routing_view *view, char *text, size_t size);
 
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source);
 bool routing_exists(const routing_view *view, size_t site, size_t source);

@@ -1,5 +1,6 @@
 #include "plots/site_maps.h"
 
+#include "plots/runs.h"
 #include "plots/source_ticks.h"
 
 #include <math.h>
@@ -323,7 +324,7 @@ static int put_script(const drawing *d, status *st) {
     fprintf(s->script, "set xrange [-0.5 : %zu - 0.5]\n", of->columns);
     sheet_scale(s, &d->scale);
     sheet_hatch(s);
-    routing_title(d->view, title, sizeof title);
+    run_title(d->view->from, title, sizeof title);
     for (size_t page = 0; page < s->pages; page++) {
         size_t first = page * of->page;
         size_t maps = of->maps - first < of->page ? of->maps - first : of->page;

@@ -1,5 +1,6 @@
 #include "plots/square_maps.h"
 
+#include "plots/runs.h"
 #include "plots/source_ticks.h"
 
 #include <math.h>
@@ -99,7 +100,7 @@ int square_maps_draw(const square_maps *maps, const square_header *header, size_
     /* The diagonal shows through: it holds no number. */
     fputs("set object 1 rectangle from graph 0, 0 to graph 1, 1 behind fc rgb grey fs solid\n",
           s->script);
-    routing_title(maps->view, title, sizeof title);
+    run_title(maps->view->from, title, sizeof title);
     int result = DONE;
     for (size_t page = 0; page < s->pages && !result; page++) {
         snprintf(subtitle, sizeof subtitle, "%s", maps->subtitle);
