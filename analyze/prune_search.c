@@ -1,5 +1,6 @@
 #include "analyze/prune_search.h"
 
+#include "runtime/base/log.h"
 #include "runtime/base/name_list.h"
 #include "runtime/base/random.h"
 
@@ -9,6 +10,14 @@
 #include <string.h>
 
 /* ---- words ---- */
+
+/* Whether any cheap score is defined. */
+static bool any_score(const model_config *c, unit_kind kind) {
+    for (score_kind s = 0; s < SCORES; s++)
+        if (score_defined(c, s, kind))
+            return true;
+    return false;
+}
 
 static int wrong_word(const char *word, const model_config *c, unit_kind kind, status *st) {
     name_list known = {0};
@@ -23,10 +32,13 @@ static int wrong_word(const char *word, const model_config *c, unit_kind kind, s
         name_list_add(&known, "contiguous");
     name_list_add(&known, "deepest");
     name_list_add(&known, "random");
+    const bool scores = any_score(c, kind);
     return status_fail(st,
-                       "--strategies %s: not offered for mode %s and units of kind %s; expected "
-                       "none, lowest, or some of %s",
-                       word, mode_name(c->mode), unit_kind_name(kind), name_list_text(&known));
+                       "--strategies %s: not offered for mode %s and units of kind %s%s; expected "
+                       "none,%s or some of %s",
+                       word, mode_name(c->mode), unit_kind_name(kind),
+                       scores ? "" : ", of which it has no cheap scores: those are of layers",
+                       scores ? " lowest," : "", name_list_text(&known));
 }
 
 static bool take_word(const char *word, const model_config *c, unit_kind kind,
@@ -56,7 +68,10 @@ int prune_strategies_parse(const option_list *items, const model_config *c, unit
     if (items->count == 0) {
         *out = (prune_strategies){
             .greedy = true, .contiguous = kind == UNIT_LAYER, .deepest = true, .random = true};
-        take_word("lowest", c, kind, out);
+        if (!take_word("lowest", c, kind, out))
+            log_note("mode %s has no cheap scores of units of kind %s, only of layers: no strategy "
+                     "lowest",
+                     mode_name(c->mode), unit_kind_name(kind));
     }
     for (size_t i = 0; i < items->count; i++)
         if (!take_word(items->item[i], c, kind, out))
