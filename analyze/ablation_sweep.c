@@ -95,9 +95,8 @@ static void put_cell(FILE *out, const sweep_cell *cell, const intervention *i) {
     put_third(out, cell->sites);
     table_size(out, i->edited);
     table_size(out, i->skipped);
-    table_interval(out, cell->effect.delta_loss.value, cell->effect.delta_loss.low,
-                   cell->effect.delta_loss.high);
-    table_interval(out, cell->effect.kl.value, cell->effect.kl.low, cell->effect.kl.high);
+    table_interval(out, cell->effect.delta_loss);
+    table_interval(out, cell->effect.kl);
     table_real(out, cell->effect.mass_moved);
     table_real(out, cell->effect.lift);
     table_real(out, cell->effect.p);
@@ -142,7 +141,7 @@ static void put_listed(FILE *out, const char *from, const char *sources, const s
     table_text(out, sites->text);
     put_third(out, sites);
     table_real(out, e->lift);
-    table_interval(out, e->delta_loss.value, e->delta_loss.low, e->delta_loss.high);
+    table_interval(out, e->delta_loss);
     table_end(out);
 }
 

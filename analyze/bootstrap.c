@@ -236,6 +236,10 @@ void bootstrap_intervals(const bootstrap *b, const double *draws, size_t cells, 
     }
 }
 
+interval interval_over(interval x, double divisor) {
+    return (interval){x.value / divisor, x.low / divisor, x.high / divisor};
+}
+
 double bootstrap_significance(const bootstrap *b, const interval *of) {
     if (isnan(of->low) || isnan(of->high))
         return NAN;

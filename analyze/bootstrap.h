@@ -19,7 +19,7 @@
 #ifndef FATHOM_BOOTSTRAP_H
 #define FATHOM_BOOTSTRAP_H
 
-#include "runtime/base/status.h"
+#include "analyze/table.h"
 
 #include <stdint.h>
 
@@ -36,10 +36,6 @@ typedef struct bootstrap_options {
     uint64_t seed;
     double level; /* of the intervals: 0.95 */
 } bootstrap_options;
-
-typedef struct interval {
-    double value, low, high; /* low and high are NaN with fewer than BOOTSTRAP_UNITS_MIN units */
-} interval;
 
 /* Numbers the units: windows [start, start + length) of one stream that overlap, also through
  * others, share one; a window whose start is negative is its own. unit [sequences] below *units,
@@ -67,6 +63,7 @@ int bootstrap_means(const bootstrap *b, const double *row, size_t stride, const 
  * bootstrap's spread of a mean having divisor n. Plain percentiles cover far too rarely with few
  * units. */
 void bootstrap_intervals(const bootstrap *b, const double *draws, size_t cells, interval *out);
+interval interval_over(interval x, double divisor); /* of the quantity divided by a number > 0 */
 
 /* t with P(|T| < t) = level, 0 < level < 1, for `freedom` >= 1 degrees of freedom: the finite
  * series of the distribution (Abramowitz and Stegun 26.7.3, 26.7.4), inverted by bisection. */

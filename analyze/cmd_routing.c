@@ -75,6 +75,9 @@ static int prepare(analysis *a, status *st) {
         a->tokens += (size_t)about->length[i];
     int rc = recorded_sites_init(&a->sites, about, st);
     if (!rc)
+        rc = routing_sections_check(about, &a->sites, &a->settings.example, a->settings.contexts,
+                                    st);
+    if (!rc)
         rc = sampling_units(about, &a->unit, &a->units, st);
     if (!rc)
         rc = sampling_loss(&a->settings.sampling, a->rec, a->unit, a->units, &a->loss,

@@ -282,7 +282,7 @@ static int put_site_js(work *w, const recorded_site *site, const recorded_site *
         table_size(w->c->out, w->index);
         table_text(w->c->out, site->name);
         routing_put_head(w->c->out, h, heads);
-        routing_put_interval(w->c->out, &result[h], 1);
+        table_interval(w->c->out, result[h]);
         table_real(w->c->out, split[0][h]);
         table_real(w->c->out, split[1][h]);
         table_end(w->c->out);

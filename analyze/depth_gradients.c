@@ -83,7 +83,7 @@ static void put_measure(FILE *out, const char *quantity, size_t layers, size_t m
     table_text(out, quantity);
     table_text(out, measures[measure].name);
     table_size(out, layers);
-    depth_put_interval(out, x);
+    table_interval(out, x);
     table_end(out);
 }
 

@@ -132,8 +132,8 @@ static void put_fits(FILE *out, const growth_points *points, const growth_fit *f
         table_row(out, "GRW");
         table_text(out, against[i]);
         table_size(out, points->count);
-        depth_put_interval(out, slope);
-        depth_put_interval(out, factor);
+        table_interval(out, slope);
+        table_interval(out, factor);
         table_real(out, fit->line[i].residual);
         table_real(out, fit->line[i].explained);
         table_text(out, law_of(fit, points->count));
@@ -160,7 +160,7 @@ static void put_points(FILE *out, const recording_about *about, const growth_poi
         table_row(out, "GRP");
         table_text(out, token_row_label(about, points->row, points->place[i]));
         table_real(out, points->depth[i]);
-        depth_put_interval(out, mean[i]);
+        table_interval(out, mean[i]);
         for (int k = 0; k < FITS; k++)
             table_real(out,
                        mean[i].value - fit->line[k].intercept - fit->line[k].slope * fit->x[k][i]);
@@ -244,7 +244,7 @@ static void put_reset(const depth_table *t, size_t block, size_t layer, interval
     table_size(t->out, block);
     table_text(t->out, t->about->site_name[t->layer[layer - 1].place]);
     table_text(t->out, t->about->site_name[t->layer[layer].place]);
-    depth_put_interval(t->out, ratio);
+    table_interval(t->out, ratio);
     table_end(t->out);
 }
 

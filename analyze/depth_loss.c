@@ -73,7 +73,7 @@ static void put_group(FILE *out, const position_group *group, double tokens, int
     table_size(out, group->first);
     table_size(out, group->last);
     table_real(out, tokens);
-    depth_put_interval(out, loss);
+    table_interval(out, loss);
     table_end(out);
 }
 

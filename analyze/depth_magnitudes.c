@@ -14,12 +14,6 @@ enum { VALUES_BYTES = 256 << 20, QUANTILES = 3 };
 
 /* ---- shared ---- */
 
-void depth_put_interval(FILE *out, interval x) {
-    table_real(out, x.value);
-    table_real(out, x.low);
-    table_real(out, x.high);
-}
-
 static void say_faults(const depth_table *t, const token_row *row) {
     static const char text[] = "%s: %zu numbers are not finite, first at sequence %zu, position "
                                "%zu, %s: what they enter is nan or inf";
@@ -126,7 +120,7 @@ static int put_row(const depth_table *t, const char *name, status *st) {
         table_row(t->out, "MAG");
         table_text(t->out, name);
         table_text(t->out, token_row_label(t->about, name, p));
-        depth_put_interval(t->out, found[p].mean);
+        table_interval(t->out, found[p].mean);
         table_real(t->out, found[p].sd);
         for (size_t q = 0; q < QUANTILES; q++)
             table_real(t->out, found[p].quantile[q]);

@@ -56,7 +56,4 @@ void depth_say_faults(const depth_table *t, const token_row *row);
 double *depth_draws(const bootstrap *b, const token_row *row, const size_t *place, size_t count,
                     status *st) MUST_USE;
 
-/* Three cells. */
-void depth_put_interval(FILE *out, interval x);
-
 #endif

@@ -269,23 +269,13 @@ static int run_batch(experiment *e, const member *list, size_t count, const obse
     return rc;
 }
 
-static batch batch_at(experiment *e, const text_windows *w, size_t first) {
-    const size_t left = w->sequences - first;
-    const size_t count = left < e->limits.sequences ? left : e->limits.sequences;
-    for (size_t i = 0; i <= count; i++)
-        e->start[i] = w->start[first + i] - w->start[first];
-    return (batch){.layout = {.sequences = count, .rows = e->start[count], .start = e->start},
-                   .id = w->id + w->start[first],
-                   .first = experiment_first(e, w) + first,
-                   .offset = w->offset + first};
-}
-
 static int run_all(experiment *e, const text_windows *w, const member *list, size_t count,
                    const observer *watch, status *st) {
     int rc = DONE;
     progress_begin("losses", (uint64_t)w->sequences * count, "sequences");
     for (size_t first = 0; !rc && first < w->sequences; first += e->limits.sequences) {
-        const batch b = batch_at(e, w, first);
+        batch b = text_windows_batch(w, first, e->limits.sequences, e->start);
+        b.first += experiment_first(e, w);
         /* The first batch tells whether the file's results are this model's. */
         const bool unseen = first == 0 && !list[0].s->asked[b.first];
         rc = run_batch(e, list, count, watch, watch || unseen, &b, st);

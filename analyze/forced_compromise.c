@@ -246,10 +246,9 @@ static int write_heads(FILE *out, const compromise *c, const bootstrap *b, effec
         table_row(out, "HMN");
         table_text(out, c->choice[i].text);
         table_size(out, c->edited[i].edited);
-        table_interval(out, effects[i].delta_loss.value, effects[i].delta_loss.low,
-                       effects[i].delta_loss.high);
-        table_interval(out, effects[i].kl.value, effects[i].kl.low, effects[i].kl.high);
-        table_interval(out, change.value, change.low, change.high);
+        table_interval(out, effects[i].delta_loss);
+        table_interval(out, effects[i].kl);
+        table_interval(out, change);
         table_real(out, effects[i].p);
         table_real(out, effects[i].q);
         table_text(out, effect_class_name[effects[i].class]);
@@ -273,8 +272,8 @@ static int write_splits(FILE *out, const compromise *c, const bootstrap *b, stat
         table_row(out, "SPL");
         table_size(out, slicings[at / 2]);
         table_text(out, at % 2 ? "times_k" : "as_is");
-        table_interval(out, delta.value, delta.low, delta.high);
-        table_interval(out, kl.value, kl.low, kl.high);
+        table_interval(out, delta);
+        table_interval(out, kl);
         table_end(out);
     }
     return DONE;

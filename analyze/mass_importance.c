@@ -98,13 +98,12 @@ static void put_route(FILE *out, const route *one, const ablation *a, const boot
     table_size(out, i->skipped);
     for (size_t f = 0; f < SITE_SUMS; f++)
         if (i->edited > 0)
-            table_interval(out, scores_of[f].value, scores_of[f].low, scores_of[f].high);
+            table_interval(out, scores_of[f]);
         else
-            table_interval(out, NAN, NAN, NAN);
+            table_interval(out, (interval){NAN, NAN, NAN});
     table_real(out, one->effect.lift);
-    table_interval(out, one->effect.delta_loss.value, one->effect.delta_loss.low,
-                   one->effect.delta_loss.high);
-    table_interval(out, one->effect.kl.value, one->effect.kl.low, one->effect.kl.high);
+    table_interval(out, one->effect.delta_loss);
+    table_interval(out, one->effect.kl);
     table_real(out, one->effect.p);
     table_real(out, one->effect.q);
     table_text(out, effect_class_name[one->effect.class]);
@@ -139,8 +138,8 @@ static int put_agreement(FILE *out, const routes *r, const ablation *a, bool fam
         table_text(out, families ? "families" : "sources");
         table_text(out, score_name[f]);
         table_size(out, items);
-        table_interval(out, spearman.value, spearman.low, spearman.high);
-        table_interval(out, kendall.value, kendall.low, kendall.high);
+        table_interval(out, spearman);
+        table_interval(out, kendall);
         table_real(out, rank_agreement_threshold(items));
         table_end(out);
     }

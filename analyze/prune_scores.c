@@ -200,7 +200,7 @@ static int prepare(measuring *p, const model *m, const text_windows *w,
     return DONE;
 }
 
-static int run_batch(measuring *p, const text_windows *w, size_t first, size_t count, status *st) {
+static int run_batch(measuring *p, const text_windows *w, size_t first, size_t most, status *st) {
     const size_t sublayers = 2 * p->config->layers;
     observer watch = {.self = p,
                       .routing_sums = p->config->mode != MODE_NONE,
@@ -210,12 +210,8 @@ static int run_batch(measuring *p, const text_windows *w, size_t first, size_t c
                       .out = p->of_readers.out,
                       .on_site = on_site,
                       .on_sublayer = on_sublayer};
-    for (size_t i = 0; i <= count; i++)
-        p->start[i] = w->start[first + i] - w->start[first];
-    const batch b = {.layout = {.sequences = count, .rows = p->start[count], .start = p->start},
-                     .id = w->id + w->start[first],
-                     .first = first,
-                     .offset = w->offset + first};
+    const batch b = text_windows_batch(w, first, most, p->start);
+    const size_t count = b.layout.sequences;
     memset(p->routed, 0, count * 3 * sublayers * sizeof *p->routed);
     memset(p->readings, 0, sublayers * sizeof *p->readings);
     int rc = session_forward(p->session, &b, &watch, st);
@@ -235,7 +231,7 @@ static int run(measuring *p, const text_windows *w, size_t most, status *st) {
             status_fail(st, "interrupted");
             return INTERRUPTED;
         }
-        rc = run_batch(p, w, first, w->sequences - first < most ? w->sequences - first : most, st);
+        rc = run_batch(p, w, first, most, st);
     }
     for (size_t i = 0; i < s->sequences; i++)
         tokens += s->tokens[i];

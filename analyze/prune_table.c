@@ -67,12 +67,6 @@ static int loss_draws(const writer *w, const judged *j, const bool *const *set, 
     return rc;
 }
 
-static void put_interval(FILE *out, interval i) {
-    table_real(out, i.value);
-    table_real(out, i.low);
-    table_real(out, i.high);
-}
-
 /* ---- RUN ---- */
 
 static void put_run(const writer *w) {
@@ -177,7 +171,7 @@ static int put_one(const writer *w, const kind_units *u) {
         table_text(w->out, unit_kind_name(u->kind));
         table_size(w->out, u->layer[i]);
         table_text(w->out, unit_name(u->kind, u->layer[i]).text);
-        put_interval(w->out, u->range[i]);
+        table_interval(w->out, u->range[i]);
         table_real(w->out, cost.parameters);
         table_real(w->out, cost.parameters / w->whole.parameters);
         table_real(w->out, cost.flops);
@@ -223,7 +217,7 @@ static int put_scores(const writer *w, kind_units *u, status *st) {
             table_size(w->out, u->layer[i]);
             table_text(w->out, unit_name(u->kind, u->layer[i]).text);
             table_text(w->out, score_name(score));
-            put_interval(w->out, u->range[i]);
+            table_interval(w->out, u->range[i]);
             table_end(w->out);
         }
     }
@@ -243,8 +237,8 @@ static int put_agreement(const writer *w, kind_units *u, status *st) {
         table_text(w->out, unit_kind_name(u->kind));
         table_text(w->out, score_name(score));
         table_size(w->out, u->count);
-        put_interval(w->out, spearman);
-        put_interval(w->out, kendall);
+        table_interval(w->out, spearman);
+        table_interval(w->out, kendall);
         table_real(w->out, rank_agreement_threshold(u->count));
         table_end(w->out);
     }
@@ -335,8 +329,8 @@ static int put_point(const writer *w, const prune_point *p, interval loss, inter
     table_text(w->out, p->strategy);
     table_size(w->out, p->seed);
     table_size(w->out, p->removed);
-    put_interval(w->out, delta);
-    put_interval(w->out, loss);
+    table_interval(w->out, delta);
+    table_interval(w->out, loss);
     table_real(w->out, exp(loss.value));
     table_real(w->out, selection_delta(w, p->set));
     table_real(w->out, cost.parameters / w->whole.parameters);

@@ -34,7 +34,7 @@ static void put_claim(const work *w, const claim *c, interval result) {
     table_row(w->s->out, "CLM");
     table_text(w->s->out, c->name);
     table_text(w->s->out, c->where);
-    routing_put_interval(w->s->out, &result, 1);
+    table_interval(w->s->out, result);
     table_real(w->s->out, c->against);
     table_size(w->s->out, c->of);
     table_end(w->s->out);
@@ -309,7 +309,7 @@ static int put_skips(const work *w, status *st) {
             table_row(s->out, "SKP");
             table_text(s->out, site->name);
             table_text(s->out, s->about->source_name[site->source[j]]);
-            routing_put_interval(s->out, x, 1 / sources);
+            table_interval(s->out, interval_over(*x, 1 / sources));
             table_end(s->out);
         }
     }

@@ -103,11 +103,6 @@ static int put_hit(const work *w, const recorded_site *site, size_t source, size
 static int prepare(work *w, status *st) {
     const recording_about *about = w->s->about;
     size_t cells = about->sites * about->sources;
-    if (!about->has_weights)
-        return status_fail(st,
-                           "%s: routing/weights: not recorded, and contexts need them; capture "
-                           "with `--record weights`",
-                           about->path);
     w->hit = mem_array(cells, w->count * sizeof *w->hit, "contexts", st);
     w->used = mem_array(cells, sizeof *w->used, "contexts", st);
     w->weight = mem_array(about->positions, about->heads * about->sources * sizeof *w->weight,

@@ -45,19 +45,18 @@ static int most_varying_site(const routing_sample *s, const recorded_site **best
     return rc;
 }
 
-static int find_site(const routing_sample *s, const routing_example *wanted,
+/* *site NULL where none was asked for. */
+static int find_site(const recording_about *about, const recorded_sites *sites, const char *name,
                      const recorded_site **site, status *st) {
     *site = NULL;
-    if (!wanted->site)
-        return most_varying_site(s, site, st);
-    for (size_t i = 0; i < s->sites->sites; i++)
-        if (strcmp(s->sites->site[i].name, wanted->site) == 0)
-            *site = &s->sites->site[i];
-    if (!*site)
-        return status_fail(st, "%s: no site '%s'; section SIT of the table lists them",
-                           s->about->path, wanted->site);
-    if ((*site)->shape.sources == 0)
-        return status_fail(st, "%s: site %s reads no sources", s->about->path, wanted->site);
+    for (size_t i = 0; name && i < sites->sites; i++)
+        if (strcmp(sites->site[i].name, name) == 0)
+            *site = &sites->site[i];
+    if (name && !*site)
+        return status_fail(st, "%s: no site '%s'; section SIT of the table lists them", about->path,
+                           name);
+    if (*site && (*site)->shape.sources == 0)
+        return status_fail(st, "%s: site %s reads no sources", about->path, name);
     return DONE;
 }
 
@@ -151,21 +150,38 @@ done:
     return rc;
 }
 
+static int find(const recording_about *about, const recorded_sites *sites,
+                const routing_example *wanted, shown *show, status *st) {
+    if (!about->has_weights)
+        return wanted->asked
+                   ? status_fail(st,
+                                 "%s: routing/weights: not recorded, and an example needs them; "
+                                 "capture with `--record weights`",
+                                 about->path)
+                   : DONE;
+    return find_tokens(about, wanted, show, st) ||
+                   find_head(about, wanted->head, &show->head, st) ||
+                   find_site(about, sites, wanted->site, &show->site, st)
+               ? FAILED
+               : DONE;
+}
+
+int routing_example_check(const recording_about *about, const recorded_sites *sites,
+                          const routing_example *wanted, status *st) {
+    shown ignored;
+    return find(about, sites, wanted, &ignored, st);
+}
+
 int routing_example_write(const routing_sample *s, const routing_example *wanted, status *st) {
     const recording_about *about = s->about;
-    shown show = {0};
-    if (!about->has_weights && wanted->asked)
-        return status_fail(st,
-                           "%s: routing/weights: not recorded, and an example needs them; capture "
-                           "with `--record weights`",
-                           about->path);
+    shown show;
     if (!about->has_weights) {
         table_comment(s->out, "TOK is left out: no weights were recorded; `fathom capture --record "
                               "weights` records them.");
         return DONE;
     }
-    if (find_tokens(about, wanted, &show, st) || find_head(about, wanted->head, &show.head, st) ||
-        find_site(s, wanted, &show.site, st))
+    if (find(about, s->sites, wanted, &show, st) ||
+        (!show.site && most_varying_site(s, &show.site, st)))
         return FAILED;
     if (show.site)
         return put_section(s, &show, st);

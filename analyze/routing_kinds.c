@@ -42,9 +42,10 @@ static void put_site(const routing_sample *s, const recorded_site *site, const s
             routing_put_head(s->out, head, s->about->heads);
             table_text(s->out, kinds[kind]);
             table_size(s->out, count[kind]);
-            routing_put_interval(s->out, &mass[head * KINDS + kind], 1);
-            routing_put_interval(s->out, &mass[head * KINDS + kind],
-                                 (double)count[kind] / (double)site->shape.sources);
+            table_interval(s->out, mass[head * KINDS + kind]);
+            table_interval(s->out,
+                           interval_over(mass[head * KINDS + kind],
+                                         (double)count[kind] / (double)site->shape.sources));
             table_end(s->out);
         }
 }

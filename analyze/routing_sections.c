@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-void routing_put_interval(FILE *out, const interval *x, double divisor) {
-    table_real(out, x->value / divisor);
-    table_real(out, x->low / divisor);
-    table_real(out, x->high / divisor);
-}
-
 void routing_put_head(FILE *out, size_t head, size_t heads) {
     if (head == heads)
         table_text(out, "mean");
@@ -73,6 +67,16 @@ double routing_js(const double *p, const size_t *at, const double *q, const size
     }
     double between = routing_entropy(mixed, count);
     return between - (routing_entropy(left, count) + routing_entropy(right, count)) / 2;
+}
+
+int routing_sections_check(const recording_about *about, const recorded_sites *sites,
+                           const routing_example *example, size_t contexts, status *st) {
+    if (contexts && !about->has_weights)
+        return status_fail(st,
+                           "%s: routing/weights: not recorded, and contexts need them; capture "
+                           "with `--record weights`",
+                           about->path);
+    return routing_example_check(about, sites, example, st);
 }
 
 int routing_sections_write(const routing_sample *s, const routing_example *example, size_t contexts,

@@ -31,8 +31,12 @@ typedef struct routing_example {
 #define ROUTING_EXAMPLE_DEFAULT                                                                    \
     { .head = "mean", .tokens = 48 }
 
-/* All of the sections below; `contexts` 0: no CTX. Contexts asked of a recording without weights
- * are an error, and so is running out of memory. */
+/* Whether the recording has what is asked of TOK (a site, head, sequence or position that is not
+ * there is an error, and so are they all without weights) and of CTX (likewise the latter). */
+int routing_sections_check(const recording_about *about, const recorded_sites *sites,
+                           const routing_example *example, size_t contexts, status *st) MUST_USE;
+
+/* All of the sections below, of what routing_sections_check has passed; `contexts` 0: no CTX. */
 int routing_sections_write(const routing_sample *s, const routing_example *example, size_t contexts,
                            status *st) MUST_USE;
 
@@ -46,8 +50,9 @@ int routing_site_js_write(const routing_sample *s, status *st) MUST_USE;
 int routing_walks_write(const routing_sample *s, status *st) MUST_USE;
 /* CLM published claims as numbers; SKP the cells that one of them counts. */
 int routing_claims_write(const routing_sample *s, status *st) MUST_USE;
-/* TOK: the weights of one sequence at one site, token by token. A site, head, sequence or position
- * that is not there is an error. */
+/* TOK: the weights of one sequence at one site, token by token. */
+int routing_example_check(const recording_about *about, const recorded_sites *sites,
+                          const routing_example *wanted, status *st) MUST_USE;
 int routing_example_write(const routing_sample *s, const routing_example *wanted,
                           status *st) MUST_USE;
 /* CTX: for each site and source the `count` tokens with the largest head-mean weight. */
@@ -55,7 +60,6 @@ int routing_contexts_write(const routing_sample *s, size_t count, status *st) MU
 
 /* ---- what they share ---- */
 
-void routing_put_interval(FILE *out, const interval *x, double divisor); /* value, low, high */
 void routing_put_head(FILE *out, size_t head, size_t heads); /* "mean" where head == heads */
 
 /* Head-mean weights of every site, for every draw of `b`: *out [draws, *cells], where the weights

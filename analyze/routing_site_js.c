@@ -97,7 +97,7 @@ static void put_pair(const work *w) {
         table_text(out, w->pair.site[0]->name);
         table_text(out, w->pair.site[1]->name);
         routing_put_head(out, h, w->heads);
-        routing_put_interval(out, &w->interval[h], 1);
+        table_interval(out, w->interval[h]);
         for (int i = 0; i < 2; i++)
             table_real(out, w->split[i][h]);
         for (int i = 0; i < 2; i++)

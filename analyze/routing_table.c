@@ -97,12 +97,6 @@ static int draw_site(work *w, const routing_statistic *statistic, const recorded
 
 /* ---- rows ---- */
 
-static void put_interval(FILE *out, interval x, double divisor) {
-    table_real(out, x.value / divisor);
-    table_real(out, x.low / divisor);
-    table_real(out, x.high / divisor);
-}
-
 static void put_label(const work *w, const recorded_site *site, label_axis axis, size_t i) {
     if (axis == SOURCE)
         table_text(w->out, w->about->source_name[site->source[i]]);
@@ -126,9 +120,9 @@ static void put_site(const work *w, const routing_statistic *statistic, const re
         table_text(w->out, site->name);
         put_label(w, site, axis[0], i / inner);
         put_label(w, site, axis[1], i % inner);
-        put_interval(w->out, w->interval[i], 1);
+        table_interval(w->out, w->interval[i]);
         if (statistic->per_source)
-            put_interval(w->out, w->interval[i], (double)site->shape.sources);
+            table_interval(w->out, interval_over(w->interval[i], (double)site->shape.sources));
         table_end(w->out);
     }
 }
@@ -203,7 +197,7 @@ static void put_averages(FILE *out, const char *name, const interval *value) {
         table_row(out, "AVG");
         table_text(out, name);
         table_text(out, average_names[kind]);
-        put_interval(out, value[kind], 1);
+        table_interval(out, value[kind]);
         table_end(out);
     }
 }

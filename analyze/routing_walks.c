@@ -57,7 +57,7 @@ static int put_reach(const work *w, status *st) {
     for (size_t i = 0; !rc && i < about->sources; i++) {
         table_row(out, "RCH");
         table_text(out, about->source_name[i]);
-        routing_put_interval(out, &result[i], 1);
+        table_interval(out, result[i]);
         table_end(out);
     }
     free(visited);
@@ -103,7 +103,7 @@ static void put_cells(const work *w, const recorded_site *site, const bool *exis
         table_text(w->s->out, site->name);
         table_text(w->s->out,
                    i < about->sites ? about->site_name[i] : about->source_name[i - about->sites]);
-        routing_put_interval(w->s->out, &cell[i], 1);
+        table_interval(w->s->out, cell[i]);
         table_end(w->s->out);
     }
 }

@@ -81,6 +81,16 @@ text_windows text_windows_part(const text_windows *all, size_t first, size_t cou
     return part;
 }
 
+batch text_windows_batch(const text_windows *w, size_t first, size_t most, size_t *start) {
+    const size_t left = w->sequences - first, count = left < most ? left : most;
+    for (size_t i = 0; i <= count; i++)
+        start[i] = w->start[first + i] - w->start[first];
+    return (batch){.layout = {.sequences = count, .rows = start[count], .start = start},
+                   .id = w->id + w->start[first],
+                   .first = first,
+                   .offset = w->offset + first};
+}
+
 double text_windows_weights(const text_windows *w, double *weight) {
     double sum = 0;
     for (size_t i = 0; i < w->sequences; i++) {

@@ -11,6 +11,7 @@
 
 #include "analyze/sampling.h"
 #include "datasets/token_source.h"
+#include "runtime/session.h"
 
 /* Some of the sequences that were read; points into them. */
 typedef struct text_windows {
@@ -36,6 +37,10 @@ int text_held_add(text_held *held, const token_options *options, size_t vocabula
 void text_held_clear(text_held *held);
 
 text_windows text_windows_part(const text_windows *all, size_t first, size_t count);
+
+/* The batch of up to `most` sequences from number `first` of `w` on, which counts as its number;
+ * `start` [most + 1] becomes its layout's. */
+batch text_windows_batch(const text_windows *w, size_t first, size_t most, size_t *start);
 
 /* Predicted tokens of each sequence: all but its first. weight [sequences]. Returns their sum. */
 double text_windows_weights(const text_windows *w, double *weight);
