@@ -353,19 +353,13 @@ int cmd_ablate(int argc, char **argv) {
          .max = 64,
          .metavar = "R",
          .help = "random queries beside a single head's disagreement"},
-        {.name = "resume",
-         .kind = OPTION_FLAG,
-         .value = &s.resume,
-         .help = "continue an interrupted run from its results file"},
+        OPTION_RESUME(&s.resume),
         RUN_OPTIONS(&s.run),
         SAMPLING_OPTIONS(&s.sampling),
         OPTION_QUIET,
         OPTION_VERBOSE,
         {0}};
-    const positional_spec arguments[] = {{.name = "DIR",
-                                          .value = &s.run.dir,
-                                          .help = "checkpoint folder: config.json and safetensors"},
-                                         {0}};
+    const positional_spec arguments[] = {RUN_FOLDER(&s.run), {0}};
     const command_spec spec = {.name = "ablate",
                                .summary = "what the model loses when routes over depth are edited",
                                .options = options,

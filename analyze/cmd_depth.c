@@ -157,36 +157,10 @@ static void put_assumptions(FILE *out, const analysis *a) {
 }
 
 static void put_run(FILE *out, const analysis *a) {
-    const recording_about *about = a->about;
-    size_t tokens = 0;
-    for (size_t i = 0; i < about->sequences; i++)
-        tokens += (size_t)about->length[i];
-    const struct {
-        const char *key;
-        double value;
-    } numbers[] = {{"layers", (double)a->layers},
-                   {"width", a->width ? (double)a->width : NAN},
-                   {"sequences", (double)about->sequences},
-                   {"units", (double)bootstrap_units(a->b)},
-                   {"tokens", (double)tokens},
-                   {"tokens_in_means", bootstrap_weight_total(a->b)},
-                   {"skip_first", (double)about->skip_first},
-                   {"complete", about->complete},
-                   {"loss", a->loss.value},
-                   {"loss_low", a->loss.low},
-                   {"loss_high", a->loss.high},
-                   {"loss_tokens", a->loss_tokens},
-                   {"grad_tokens", (double)about->grad_tokens},
-                   {"resamples", (double)a->settings->sampling.resamples},
-                   {"level", a->settings->sampling.level}};
-    table_section(out, "RUN", "the recording and this analysis", "key, value",
-                  "loss in nats/token, level 1");
-    table_key_text(out, "RUN", "path", about->path);
-    table_key_text(out, "RUN", "model_path", about->model_path);
-    table_key_text(out, "RUN", "residual_mode", about->residual_mode);
-    table_key_text(out, "RUN", "tokenizer", about->tokenizer);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        table_key_real(out, "RUN", numbers[i].key, numbers[i].value);
+    sampling_put_run(out, &a->settings->sampling, a->about, a->b, a->loss, a->loss_tokens);
+    table_key_size(out, "RUN", "layers", a->layers);
+    table_key_real(out, "RUN", "width", a->width ? (double)a->width : NAN);
+    table_key_size(out, "RUN", "grad_tokens", (size_t)a->about->grad_tokens);
 }
 
 static int put_sections(FILE *out, const analysis *a, status *st) {

@@ -358,10 +358,7 @@ int cmd_prune(int argc, char **argv) {
                   .prune = {.seeds = 4, .sampling = SAMPLING_DEFAULT}};
     const option_spec options[] = {
         OPTION_OUTPUT(&s.output),
-        {.name = "resume",
-         .kind = OPTION_FLAG,
-         .value = &s.resume,
-         .help = "go on from FILE.results, the results of an interrupted run of the same command"},
+        OPTION_RESUME(&s.resume),
         {.name = "unit",
          .kind = OPTION_CHOICE,
          .value = &s.unit,
@@ -430,10 +427,7 @@ int cmd_prune(int argc, char **argv) {
         OPTION_QUIET,
         OPTION_VERBOSE,
         {0}};
-    const positional_spec arguments[] = {{.name = "DIR",
-                                          .value = &s.run.dir,
-                                          .help = "checkpoint folder: config.json and safetensors"},
-                                         {0}};
+    const positional_spec arguments[] = {RUN_FOLDER(&s.run), {0}};
     const command_spec spec = {
         .name = "prune",
         .summary = "which layers, attentions and MLPs a model needs, with intervals",

@@ -28,7 +28,6 @@ typedef struct analysis {
     size_t *unit, units; /* [sequences] */
     bootstrap *b;        /* over routed tokens */
     bootstrap *half[2];  /* of the even and the odd units; NULL where they have no tokens */
-    size_t tokens;       /* recorded */
     interval loss;
     double loss_tokens;
 } analysis;
@@ -71,8 +70,6 @@ static int prepare(analysis *a, status *st) {
     double *weight = mem_array(about->sequences, sizeof *weight, "tokens", st);
     if (!weight)
         return FAILED;
-    for (size_t i = 0; i < about->sequences; i++)
-        a->tokens += (size_t)about->length[i];
     int rc = recorded_sites_init(&a->sites, about, st);
     if (!rc)
         rc = routing_sections_check(about, &a->sites, &a->settings.example, a->settings.contexts,
@@ -137,30 +134,13 @@ static void put_assumptions(FILE *out, const analysis *a) {
 
 static void put_run(FILE *out, const analysis *a) {
     const recording_about *about = a->about;
-    table_section(out, "RUN", "the recording and this analysis", "key, value",
-                  "loss in nats/token, level 1");
-    table_key_text(out, "RUN", "path", about->path);
-    table_key_text(out, "RUN", "model_path", about->model_path);
-    table_key_text(out, "RUN", "residual_mode", about->residual_mode);
+    sampling_put_run(out, &a->settings.sampling, about, a->b, a->loss, a->loss_tokens);
     table_key_size(out, "RUN", "routing_heads", about->heads);
     table_key_size(out, "RUN", "layers", about->layers);
     table_key_size(out, "RUN", "sites", about->sites);
     table_key_size(out, "RUN", "sources", about->sources);
-    table_key_size(out, "RUN", "sequences", about->sequences);
-    table_key_size(out, "RUN", "units", bootstrap_units(a->b));
-    table_key_size(out, "RUN", "tokens", a->tokens);
-    table_key_real(out, "RUN", "tokens_in_means", bootstrap_weight_total(a->b));
-    table_key_size(out, "RUN", "skip_first", about->skip_first);
-    table_key_size(out, "RUN", "complete", about->complete);
-    table_key_text(out, "RUN", "tokenizer", about->tokenizer);
-    table_key_real(out, "RUN", "loss", a->loss.value);
-    table_key_real(out, "RUN", "loss_low", a->loss.low);
-    table_key_real(out, "RUN", "loss_high", a->loss.high);
-    table_key_real(out, "RUN", "loss_tokens", a->loss_tokens);
     table_key_size(out, "RUN", "null_draws", about->null_draws);
     table_key_size(out, "RUN", "null_sequences", about->null_sequences);
-    table_key_size(out, "RUN", "resamples", a->settings.sampling.resamples);
-    table_key_real(out, "RUN", "level", a->settings.sampling.level);
 }
 
 static int write_table(const analysis *a, status *st) {

@@ -53,6 +53,13 @@ typedef struct variant_scores {
     bool *asked;  /* [sequences] by a run of this process that came to its end */
 } variant_scores;
 
+/* The option table entry of a command that can continue. */
+#define OPTION_RESUME(variable)                                                                    \
+    {                                                                                              \
+        .name = "resume", .kind = OPTION_FLAG, .value = variable,                                  \
+        .help = "continue an interrupted run of the same command from FILE.results"                \
+    }
+
 /* FILE.results beside a command's -o FILE, freed by the caller; NULL where it writes to stdout, in
  * which case `resume` fails. */
 int experiment_results_path(const char *output, bool resume, char **path, status *st) MUST_USE;

@@ -81,6 +81,31 @@ done:
     return rc;
 }
 
+void sampling_put_run(FILE *out, const sampling *s, const recording_about *about,
+                      const bootstrap *b, interval loss, double loss_tokens) {
+    size_t tokens = 0;
+    for (size_t i = 0; i < about->sequences; i++)
+        tokens += (size_t)about->length[i];
+    table_section(out, "RUN", "the recording and this analysis", "key, value",
+                  "loss in nats/token, level 1");
+    table_key_text(out, "RUN", "path", about->path);
+    table_key_text(out, "RUN", "model_path", about->model_path);
+    table_key_text(out, "RUN", "residual_mode", about->residual_mode);
+    table_key_text(out, "RUN", "tokenizer", about->tokenizer);
+    table_key_size(out, "RUN", "sequences", about->sequences);
+    table_key_size(out, "RUN", "units", bootstrap_units(b));
+    table_key_size(out, "RUN", "tokens", tokens);
+    table_key_real(out, "RUN", "tokens_in_means", bootstrap_weight_total(b));
+    table_key_size(out, "RUN", "skip_first", about->skip_first);
+    table_key_size(out, "RUN", "complete", about->complete);
+    table_key_real(out, "RUN", "loss", loss.value);
+    table_key_real(out, "RUN", "loss_low", loss.low);
+    table_key_real(out, "RUN", "loss_high", loss.high);
+    table_key_real(out, "RUN", "loss_tokens", loss_tokens);
+    table_key_size(out, "RUN", "resamples", s->resamples);
+    table_key_real(out, "RUN", "level", s->level);
+}
+
 void sampling_say(FILE *out, const sampling *s, size_t sequences, const bootstrap *b) {
     table_comment(out,
                   "Unit of uncertainty: the sequence; overlapping windows are one unit. %zu "

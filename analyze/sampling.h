@@ -61,6 +61,11 @@ int sampling_losses(recording *rec, double *weight, double *mean, status *st) MU
 int sampling_loss(const sampling *s, recording *rec, const size_t *unit, size_t units,
                   interval *loss, double *tokens, status *st) MUST_USE;
 
+/* Section RUN of a recording's table with the keys that every command has; the command adds its own
+ * rows. `loss` and its number of tokens as sampling_loss gives them. */
+void sampling_put_run(FILE *out, const sampling *s, const recording_about *about,
+                      const bootstrap *b, interval loss, double loss_tokens);
+
 /* The comments of a table that say how its intervals came about. */
 void sampling_say(FILE *out, const sampling *s, size_t sequences, const bootstrap *b);
 

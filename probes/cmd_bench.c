@@ -216,10 +216,7 @@ int cmd_bench(int argc, char **argv) {
         OPTION_QUIET,
         OPTION_VERBOSE,
         {0}};
-    const positional_spec arguments[] = {{.name = "DIR",
-                                          .value = &run.dir,
-                                          .help = "checkpoint folder: config.json and safetensors"},
-                                         {0}};
+    const positional_spec arguments[] = {RUN_FOLDER(&run), {0}};
     const command_spec spec = {
         .name = "bench",
         .summary = "time of a forward pass, its statistics and a backward pass",

@@ -425,10 +425,7 @@ int cmd_capture(int argc, char **argv) {
         OPTION_QUIET,
         OPTION_VERBOSE,
         {0}};
-    const positional_spec arguments[] = {{.name = "DIR",
-                                          .value = &c.run_options.dir,
-                                          .help = "checkpoint folder: config.json and safetensors"},
-                                         {0}};
+    const positional_spec arguments[] = {RUN_FOLDER(&c.run_options), {0}};
     const command_spec spec = {
         .name = "capture",
         .summary = "run a checkpoint over text or tokens and record how it reads its layers",

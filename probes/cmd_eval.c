@@ -125,10 +125,7 @@ int cmd_eval(int argc, char **argv) {
     const char *path = NULL;
     const option_spec options[] = {
         OPTION_OUTPUT(&path), RUN_OPTIONS(&run), OPTION_QUIET, OPTION_VERBOSE, {0}};
-    const positional_spec arguments[] = {{.name = "DIR",
-                                          .value = &run.dir,
-                                          .help = "checkpoint folder: config.json and safetensors"},
-                                         {0}};
+    const positional_spec arguments[] = {RUN_FOLDER(&run), {0}};
     const command_spec spec = {
         .name = "eval",
         .summary = "mean loss and perplexity of a checkpoint over text or tokens",

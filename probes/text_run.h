@@ -46,6 +46,10 @@ typedef struct run_options {
          .help = "numbers to compute in: fp32"},                                                   \
         OPTION_THREADS(&(o)->threads)
 
+/* The positional argument of the same commands. */
+#define RUN_FOLDER(o)                                                                              \
+    { .name = "DIR", .value = &(o)->dir, .help = "checkpoint folder: config.json and safetensors" }
+
 /* Batches of `asked` sequences of up to `longest` tokens, or, where that is 0, of about 2048
  * tokens; no more than there are. */
 session_limits run_limits(size_t asked, size_t longest, size_t sequences);
