@@ -168,14 +168,14 @@ static float *fill_tensor(const gpu_tensor *t) {
     if (t->fill == GPU_NORMAL)
         return gpu_numbers(t->elements, t->scale > 0 ? t->scale : 1.0, real);
     float *made = memory(t->elements, sizeof *made);
-    for (size_t i = 0; i < t->elements; i++) {
-        const int32_t id =
-            (int32_t)gpu_pick(t->limit + (t->fill == GPU_TARGETS)) - (t->fill == GPU_TARGETS);
-        if (t->fill == GPU_GAIN)
+    const int32_t least = t->fill == GPU_TARGETS ? -1 : 0;
+    for (size_t i = 0; i < t->elements; i++)
+        if (t->fill == GPU_GAIN) {
             made[i] = (float)(1.0 + 0.2 * gpu_normal());
-        else
+        } else {
+            const int32_t id = least + (int32_t)gpu_pick(t->limit + (t->fill == GPU_TARGETS));
             memcpy(&made[i], &id, sizeof id);
-    }
+        }
     return made;
 }
 
