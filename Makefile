@@ -71,7 +71,7 @@ ROOMS := runtime/base runtime kernels kernels/cpu datasets probes analyze plots
 SOURCES := $(wildcard $(ROOMS:%=%/*.c))
 TESTS := $(wildcard $(ROOMS:%=%/tests/test_*.c))
 FUZZERS := $(wildcard $(ROOMS:%=%/tests/fuzz_*.c))
-GPU_CHECKS := kernels/tests/gpu_operations.c kernels/tests/gpu_depth.c
+GPU_CHECKS := $(filter-out %/gpu_case.c,$(wildcard $(ROOMS:%=%/tests/gpu_*.c)))
 HELPERS := $(filter-out $(TESTS) $(FUZZERS) $(GPU_CHECKS),$(wildcard $(ROOMS:%=%/tests/*.c)))
 OBJECTS := $(SOURCES:%.c=$(OUT)/%.o)
 # The plug-in is of C++ and brings the few C files that it calls: nothing of the program's is shared.
