@@ -1,0 +1,297 @@
+/* attention_back.cu - backward of causal attention: the bf16 kernels and the launcher.
+ *
+ * Two kernels make the weights again, tile by tile, and nothing is added across blocks: the result
+ * is the same bits in every run. The first has 64 queries a block: it passes over the keys once for
+ * the rows' log-sums, takes along = <d_out, out>, and passes again for d_query; log-sum and `along`
+ * stay in scratch for the second. That one has 64 keys of a kv head a block and passes over the
+ * queries that see them, head after head of the group: scores are made transposed, keys by queries,
+ * so that weights and their gradients go from sums to operands inside the registers there too.
+ * With p the weights: d_value = p^T d_out, d_score = p (d_out value^T - along),
+ * d_query = scale d_score key, d_key = scale d_score^T query. Weights and d_score are rounded to
+ * bf16 as operands, all sums are fp32.
+ */
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/mma.h"
+
+enum { WARPS = 4, THREADS = 32 * WARPS, TILE = WARPS * 16 };
+/* <d_out, out> of the warp's rows `first` .. + 15 of `left`, those of lane / 4 and + 8. */
+template <int D>
+__device__ __forceinline__ void dot_rows(float (&along)[2], const bf16 *out, const bf16 *d_out,
+                                         size_t stride, int left, int dim) {
+    const int lane = (int)threadIdx.x % 32;
+    along[0] = along[1] = 0.0f;
+#pragma unroll
+    for (int side = 0; side < 2; side++)
+#pragma unroll 4
+        for (int r = 0; r < 8; r++) {
+            const int row = side * 8 + r;
+            float sum = 0.0f;
+            if (row < left)
+                for (int c = lane; c < dim; c += 32)
+                    sum += __bfloat162float(out[(size_t)row * stride + (size_t)c]) *
+                           __bfloat162float(d_out[row * (D + 8) + c]);
+            for (int step = 16; step > 0; step /= 2)
+                sum += __shfl_xor_sync(~0u, sum, step);
+            if (r == lane / 4)
+                along[side] = sum;
+        }
+}
+
+template <int D, int N>
+__global__ void __launch_bounds__(THREADS)
+    attention_back_query(attention_shape shape, const bf16 *qkv, const bf16 *out, const bf16 *d_out,
+                         float *log_sum, float *along_out, bf16 *d_qkv) {
+    extern __shared__ __align__(16) bf16 memory[];
+    const attention_block at = attention_place(shape, shape.heads, true);
+    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * 16;
+    if (tile_first >= at.length)
+        return;
+    bf16 *query = memory, *d_row = query + TILE * (D + 8), *value = d_row + TILE * (D + 8);
+    bf16 *const key[2] = {value + N * (D + 8), value + 2 * N * (D + 8)};
+    const int kv_head = at.head / (shape.heads / shape.kv_heads), lane = (int)threadIdx.x % 32;
+    const size_t stride = qkv_stride(shape), first = at.first + (size_t)tile_first;
+    const size_t out_stride = (size_t)shape.heads * (size_t)shape.dim;
+    const bf16 *keys = qkv + at.first * stride + key_channel(shape, kv_head);
+    const bf16 *values = qkv + at.first * stride + value_channel(shape, kv_head);
+    const size_t channel = query_channel(shape, at.head);
+    const int end = min(tile_first + TILE, at.length), left = at.length - tile_first;
+    const float scale = shape.scale * LOG2_E;
+    load_rows<D, TILE, THREADS>(query, qkv + first * stride + channel, stride, left, shape.dim);
+    load_rows<D, TILE, THREADS>(d_row, d_out + first * out_stride + channel, out_stride, left,
+                                shape.dim);
+    load_rows<D, N, THREADS>(key[0], keys, stride, at.length, shape.dim);
+    copy_commit();
+
+    row_state<1> state = no_rows<1>();
+    float fade[1][2];
+    for (int k = 0, turn = 0; k < end; k += N, turn ^= 1) {
+        copy_wait();
+        __syncthreads();
+        /* After the last tile, the first one again. */
+        const int next = k + N < end ? k + N : 0;
+        load_rows<D, N, THREADS>(turn ? key[0] : key[1], keys + (size_t)next * stride, stride,
+                                 at.length - next, shape.dim);
+        if (next == 0)
+            load_rows<D, N, THREADS>(value, values, stride, at.length, shape.dim);
+        copy_commit();
+        if (k >= tile_first + mine + 16)
+            continue;
+        float score[1][N / 8][4] = {};
+        score_tile<D, 1, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
+        if (k + N > tile_first + mine)
+            mask<1, N>(score, tile_first + mine, k);
+        online_softmax<1, N, false>(score, state, fade, scale);
+    }
+    float along[2], total[2];
+    dot_rows<D>(along, out + (first + (size_t)mine) * out_stride + channel, d_row + mine * (D + 8),
+                out_stride, left - mine, shape.dim);
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        total[side] = state.most[0][side] + log2f(quad_sum(state.sum[0][side]));
+        const int row = mine + side * 8 + lane / 4;
+        if (lane % 4 == 0 && row < left) {
+            const size_t cell = (size_t)at.head * (size_t)shape.rows + first + (size_t)row;
+            log_sum[cell] = total[side];
+            along_out[cell] = along[side];
+        }
+    }
+
+    float sum[1][D / 8][4] = {};
+    int turn = (end + N - 1) / N & 1; /* where the first keys are */
+    for (int k = 0; k < end; k += N, turn ^= 1) {
+        float score[1][N / 8][4] = {}, d_score[1][N / 8][4] = {};
+        const bool seen = k < tile_first + mine + 16;
+        copy_wait();
+        __syncthreads();
+        if (k + N < end)
+            load_rows<D, N, THREADS>(turn ? key[0] : key[1], keys + (size_t)(k + N) * stride,
+                                     stride, at.length - k - N, shape.dim);
+        copy_commit();
+        if (seen) {
+            score_tile<D, 1, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
+            score_tile<D, 1, N>(d_score, d_row + mine * (D + 8), value);
+            if (k + N > tile_first + mine)
+                mask<1, N>(score, tile_first + mine, k);
+#pragma unroll
+            for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    d_score[0][n][i] = power_of_two(fmaf(score[0][n][i], scale, -total[i / 2])) *
+                                       (d_score[0][n][i] - along[i / 2]);
+        }
+        __syncthreads();
+        if (k + N < end)
+            load_rows<D, N, THREADS>(value, values + (size_t)(k + N) * stride, stride,
+                                     at.length - k - N, shape.dim);
+        copy_commit();
+        if (seen)
+            weigh_tile<D, D, 1, N>(sum, d_score, turn ? key[1] : key[0]);
+    }
+    const float by[1][2] = {{shape.scale, shape.scale}};
+    store_rows<D, D, 1>(sum, by, query + mine * (D + 8),
+                        d_qkv + (first + (size_t)mine) * stride + channel, stride, left - mine,
+                        shape.dim);
+}
+
+/* One number a row, beside load_rows; 0 beyond `left`. */
+template <int N>
+__device__ __forceinline__ void load_numbers(float *to, const float *from, int left) {
+    for (int i = (int)threadIdx.x; i < N; i += THREADS)
+        to[i] = i < left ? from[i] : 0.0f;
+}
+
+/* Channels C * blockIdx.y .. + C - 1 of d_key and d_value of TILE keys. Rows beyond a sequence's
+ * end are zeros everywhere, so that they add nothing. */
+template <int D, int C, int N>
+__global__ void __launch_bounds__(THREADS)
+    attention_back_key(attention_shape shape, const bf16 *qkv, const bf16 *d_out,
+                       const float *log_sum, const float *along, bf16 *d_qkv) {
+    enum { PAIR = 2 * N * (D + 8) /* a tile of queries and one of d_out */ };
+    extern __shared__ __align__(16) bf16 memory[];
+    __shared__ float total[2][N], dots[2][N];
+    const attention_block at = attention_place(shape, shape.kv_heads, false);
+    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * 16;
+    const int part = (int)blockIdx.y * C, lane = (int)threadIdx.x % 32;
+    if (tile_first >= at.length || part >= shape.dim)
+        return;
+    bf16 *key = memory, *value = key + TILE * (D + 8), *pair = value + TILE * (D + 8);
+    const int group = shape.heads / shape.kv_heads, left = at.length - tile_first;
+    const size_t stride = qkv_stride(shape), first = at.first + (size_t)tile_first;
+    const size_t out_stride = (size_t)shape.heads * (size_t)shape.dim;
+    const size_t key_at = key_channel(shape, at.head), value_at = value_channel(shape, at.head);
+    const int from = tile_first / N, tiles = (at.length + N - 1) / N - from;
+    const float scale = shape.scale * LOG2_E;
+    const auto load_pair = [&](int step) {
+        const int head = at.head * group + step / tiles, q = (from + step % tiles) * N;
+        const size_t row = at.first + (size_t)q, channel = query_channel(shape, head);
+        bf16 *to = pair + step % 2 * PAIR;
+        load_rows<D, N, THREADS>(to, qkv + row * stride + channel, stride, at.length - q,
+                                 shape.dim);
+        load_rows<D, N, THREADS>(to + N * (D + 8), d_out + row * out_stride + channel, out_stride,
+                                 at.length - q, shape.dim);
+        const size_t cell = (size_t)head * (size_t)shape.rows + row;
+        load_numbers<N>(total[step % 2], log_sum + cell, at.length - q);
+        load_numbers<N>(dots[step % 2], along + cell, at.length - q);
+        copy_commit();
+    };
+    load_rows<D, TILE, THREADS>(key, qkv + first * stride + key_at, stride, left, shape.dim);
+    load_rows<D, TILE, THREADS>(value, qkv + first * stride + value_at, stride, left, shape.dim);
+    load_pair(0);
+
+    float d_key[1][C / 8][4] = {}, d_value[1][C / 8][4] = {};
+    for (int step = 0; step < group * tiles; step++) {
+        const int q = (from + step % tiles) * N;
+        const bf16 *query = pair + step % 2 * PAIR, *d_row = query + N * (D + 8);
+        float weight[1][N / 8][4] = {}, d_score[1][N / 8][4] = {};
+        copy_wait();
+        __syncthreads();
+        if (step + 1 < group * tiles)
+            load_pair(step + 1);
+        if (q + N <= tile_first + mine)
+            continue; /* no query of the tile sees a key of this warp */
+        score_tile<D, 1, N>(weight, key + mine * (D + 8), query);
+        const bool all = q >= tile_first + mine + 15; /* every one sees every one */
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+            const int column = n * 8 + lane % 4 * 2;
+            const float2 sums = *(const float2 *)&total[step % 2][column];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float p =
+                    power_of_two(fmaf(weight[0][n][i], scale, i % 2 ? -sums.y : -sums.x));
+                const bool sees =
+                    all || q + column + i % 2 >= tile_first + mine + lane / 4 + i / 2 * 8;
+                weight[0][n][i] = sees ? p : 0.0f;
+            }
+        }
+        weigh_tile<D, C, 1, N>(d_value, weight, d_row + part);
+        score_tile<D, 1, N>(d_score, value + mine * (D + 8), d_row);
+#pragma unroll
+        for (int n = 0; n < N / 8; n++) {
+            const float2 dot = *(const float2 *)&dots[step % 2][n * 8 + lane % 4 * 2];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                d_score[0][n][i] = weight[0][n][i] * (d_score[0][n][i] - (i % 2 ? dot.y : dot.x));
+        }
+        weigh_tile<D, C, 1, N>(d_key, d_score, query + part);
+    }
+    __syncthreads(); /* rows of other parts of `key` are not read any more */
+    const float by[1][2] = {{shape.scale, shape.scale}}, one[1][2] = {{1.0f, 1.0f}};
+    bf16 *to = d_qkv + (first + (size_t)mine) * stride + part;
+    store_rows<D, C, 1>(d_key, by, key + mine * (D + 8), to + key_at, stride, left - mine,
+                        shape.dim - part);
+    store_rows<D, C, 1>(d_value, one, value + mine * (D + 8), to + value_at, stride, left - mine,
+                        shape.dim - part);
+}
+
+/* D channels in shared memory, C of d_key and d_value a block; N rows in the tiles that pass. */
+template <int D, int C, int N>
+static int launch(backend *device, attention_shape shape, const attention_back_buffers<bf16> &at,
+                  status *st) {
+    const size_t row = (D + 8) * sizeof(bf16);
+    const size_t query_shared = (2 * TILE + 3 * N) * row, key_shared = (2 * TILE + 4 * N) * row;
+    const auto query = attention_back_query<D, N>;
+    const auto key = attention_back_key<D, C, N>;
+    unsigned blocks = attention_blocks(&shape, TILE, shape.heads, st);
+    if (!blocks || attention_shared(device, (const void *)query, query_shared, st) ||
+        attention_shared(device, (const void *)key, key_shared, st))
+        return FAILED;
+    query<<<blocks, THREADS, query_shared, device->stream>>>(shape, at.qkv, at.out, at.d_out,
+                                                             at.log_sum, at.along, at.d_qkv);
+    if (cuda_launched("attention_back: queries", st))
+        return FAILED;
+    blocks = attention_blocks(&shape, TILE, shape.kv_heads, st);
+    key<<<dim3(blocks, D / C), THREADS, key_shared, device->stream>>>(
+        shape, at.qkv, at.d_out, at.log_sum, at.along, at.d_qkv);
+    return cuda_launched("attention_back: keys", st);
+}
+
+static int attention_back_bf16(backend *device, attention_shape shape,
+                               const attention_back_buffers<bf16> &at, status *st) {
+    if (shape.dim <= 32)
+        return launch<32, 32, 64>(device, shape, at, st);
+    if (shape.dim <= 64)
+        return launch<64, 64, 64>(device, shape, at, st);
+    if (shape.dim <= 96)
+        return launch<96, 96, 64>(device, shape, at, st);
+    if (shape.dim <= 128)
+        return launch<128, 128, 64>(device, shape, at, st);
+    return launch<256, 128, 32>(device, shape, at, st);
+}
+
+template <typename real>
+static attention_back_buffers<real> buffers_of(const attention_back_args *args, float *scratch) {
+    attention_back_buffers<real> at;
+    at.qkv = (const real *)args->qkv->data;
+    at.out = (const real *)args->out->data;
+    at.d_out = (const real *)args->d_out->data;
+    at.log_sum = scratch;
+    at.along = scratch + args->query_heads * args->layout->rows;
+    at.d_qkv = (real *)args->d_qkv->data;
+    return at;
+}
+
+int cuda_attention_back(backend *device, const attention_back_args *args, status *st) {
+    const size_t rows = args->layout->rows, heads = args->query_heads;
+    const size_t inner = heads * args->head_dim, outer = 2 * args->kv_heads * args->head_dim;
+    attention_args forward = {};
+    forward.layout = args->layout;
+    forward.query_heads = heads;
+    forward.kv_heads = args->kv_heads;
+    forward.head_dim = args->head_dim;
+    forward.qkv = args->qkv;
+    forward.out = (buffer *)args->out;
+    attention_shape shape;
+    void *scratch;
+    if (attention_check(device, &forward, &shape, st) ||
+        cuda_holds(args->d_out, true, rows, inner, "attention_back: d_out", st) ||
+        cuda_holds(args->d_qkv, true, rows, inner + outer, "attention_back: d_qkv", st))
+        return FAILED;
+    if (rows == 0)
+        return DONE;
+    if (cuda_scratch(device, 2 * heads * rows * sizeof(float), &scratch, st))
+        return FAILED;
+    float *log_sum = (float *)scratch;
+    return device->bf16 ? attention_back_bf16(device, shape, buffers_of<bf16>(args, log_sum), st)
+                        : attention_back_fp32(device, shape, buffers_of<float>(args, log_sum), st);
+}

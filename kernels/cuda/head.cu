@@ -1,0 +1,246 @@
+/* head.cu - output head and cross entropy: rows meet the whole vocabulary a chunk at a time.
+ *
+ * Forward, per chunk of rows: logits (cuda_gemm, fp32) into scratch, then one block a row makes
+ * log-sum-exp with a running maximum per thread, the threads' sums added in fp64. Backward makes
+ * the logits again, turns each row into softmax - onehot (`real`; in place in fp32), and finishes
+ * with two products: d_in = d_logits weight, grad_weight += d_logits^T in. Chunks are cut by shapes
+ * alone, so that wanting logits changes nothing: they are copied out of the scratch.
+ */
+#include "kernels/cuda/cuda.h"
+
+#include <math.h>
+
+/* Logits held at once. */
+#ifndef HEAD_FLOATS
+#define HEAD_FLOATS ((size_t)1 << 26) /* 256 MiB */
+#endif
+#ifndef HEAD_BACK_FLOATS
+#define HEAD_BACK_FLOATS ((size_t)1 << 27) /* 512 MiB; bf16 gradients take half of that again */
+#endif
+enum { THREADS = 512 };
+static const size_t CHUNK_ROWS = 128; /* chunks are multiples of it */
+
+typedef struct row_softmax {
+    float most; /* largest logit */
+    double sum; /* of exp(logit - most) */
+} row_softmax;
+
+/* Over the block; every thread gets the result. `row` is 16-byte aligned. */
+__device__ static row_softmax softmax_of(const float *row, int vocabulary) {
+    __shared__ float mosts[THREADS / 32];
+    __shared__ double sums[THREADS / 32];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    float most = -INFINITY, sum = 0.0f;
+    const auto add = [&](float x) { sum += expf(x - most); };
+    for (int i = (int)threadIdx.x * 4; i < vocabulary; i += THREADS * 4) {
+        float4 x = *(const float4 *)(row + i);
+        /* Beyond the end the first is repeated for the maximum and left out of the sum. */
+        const int here = min(4, vocabulary - i);
+        const float next = fmaxf(fmaxf(x.x, here > 1 ? x.y : x.x),
+                                 fmaxf(here > 2 ? x.z : x.x, here > 3 ? x.w : x.x));
+        if (next > most) {
+            sum *= expf(most - next);
+            most = next;
+        }
+        add(x.x);
+        if (here > 1)
+            add(x.y);
+        if (here > 2)
+            add(x.z);
+        if (here > 3)
+            add(x.w);
+    }
+    float all = most;
+    for (int step = 16; step > 0; step /= 2)
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, step));
+    if (lane == 0)
+        mosts[warp] = all;
+    __syncthreads();
+    for (int i = 0; i < THREADS / 32; i++)
+        all = fmaxf(all, mosts[i]);
+    double share = sum == 0.0f ? 0.0 : (double)(sum * expf(most - all));
+    for (int step = 16; step > 0; step /= 2)
+        share += __shfl_xor_sync(~0u, share, step);
+    if (lane == 0)
+        sums[warp] = share;
+    __syncthreads();
+    row_softmax result = {all, 0.0};
+    for (int i = 0; i < THREADS / 32; i++)
+        result.sum += sums[i];
+    return result;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    head_loss(const float *logits, size_t stride, int vocabulary, const int *target, float *loss) {
+    const float *row = logits + blockIdx.x * stride;
+    const int goal = target[blockIdx.x];
+    const row_softmax all = softmax_of(row, vocabulary);
+    if (threadIdx.x == 0)
+        loss[blockIdx.x] = goal < 0 || goal >= vocabulary
+                               ? NAN
+                               : (float)(log(all.sum) + ((double)all.most - (double)row[goal]));
+}
+
+/* d_logits may be the logits. */
+template <typename real>
+__global__ void __launch_bounds__(THREADS)
+    head_back_logits(const float *logits, size_t stride, int vocabulary, const int *target,
+                     real *d_logits) {
+    const float *row = logits + blockIdx.x * stride;
+    real *to = d_logits + blockIdx.x * stride;
+    const int goal = target[blockIdx.x];
+    if (goal < 0 || goal >= vocabulary) {
+        for (int i = (int)threadIdx.x; i < vocabulary; i += THREADS)
+            to[i] = (real)0.0f;
+        return;
+    }
+    const row_softmax all = softmax_of(row, vocabulary);
+    const float scale = (float)(1.0 / all.sum);
+    const auto gradient = [&](float logit, int i) {
+        return expf(logit - all.most) * scale - (i == goal ? 1.0f : 0.0f);
+    };
+    for (int i = (int)threadIdx.x * 4; i < vocabulary; i += THREADS * 4) {
+        const float4 x = *(const float4 *)(row + i);
+        /* The stride leaves room for the whole four. */
+        alignas(16) real d[4] = {(real)gradient(x.x, i), (real)gradient(x.y, i + 1),
+                                 (real)gradient(x.z, i + 2), (real)gradient(x.w, i + 3)};
+        if (sizeof(real) == 4)
+            *(float4 *)(to + i) = *(const float4 *)d;
+        else
+            *(uint2 *)(to + i) = *(const uint2 *)d;
+    }
+}
+
+/* Rows of a chunk of at most `floats` logits, and their stride there. */
+static size_t chunk_rows(size_t rows, size_t stride, size_t floats) {
+    const size_t fit = floats / stride / CHUNK_ROWS * CHUNK_ROWS, most = fit ? fit : CHUNK_ROWS;
+    return rows < most ? rows : most;
+}
+static size_t logit_stride(size_t vocabulary) {
+    return (vocabulary + 7) / 8 * 8; /* 16-byte rows in bf16 too */
+}
+
+static const void *real_at(const backend *device, const buffer *memory, size_t element) {
+    return (const char *)memory->data + element * (device->bf16 ? 2 : 4);
+}
+
+/* What forward and backward check alike. */
+static int check(const batch_layout *layout, size_t width, size_t vocabulary, const buffer *in,
+                 const buffer *weight, const buffer *target, status *st) {
+    if (width == 0 || vocabulary == 0 || vocabulary > 0x7fffffff - THREADS * 4)
+        return status_fail(st, "head: width %zu, vocabulary %zu: out of range", width, vocabulary);
+    return cuda_holds(in, true, layout->rows, width, "head: in", st) ||
+                   cuda_holds(weight, true, vocabulary, width, "head: weight", st) ||
+                   cuda_holds(target, false, layout->rows, 1, "head: target", st)
+               ? FAILED
+               : DONE;
+}
+
+/* logits [rows, stride] of the rows from `first` on. */
+static int make_logits(backend *device, const buffer *in, const buffer *weight, size_t first,
+                       size_t rows, size_t width, size_t vocabulary, float *logits, status *st) {
+    gemm_args product = {};
+    product.m = rows;
+    product.n = vocabulary;
+    product.k = width;
+    product.transpose_b = product.out_exact = true;
+    product.a = real_at(device, in, first * width);
+    product.b = weight->data;
+    product.out = logits;
+    product.a_stride = product.b_stride = width;
+    product.out_stride = logit_stride(vocabulary);
+    return cuda_gemm(device, &product, st);
+}
+
+int cuda_head(backend *device, const head_args *args, status *st) {
+    const size_t rows = args->layout->rows, vocabulary = args->vocabulary;
+    const size_t stride = logit_stride(vocabulary), chunk = chunk_rows(rows, stride, HEAD_FLOATS);
+    void *logits;
+    if (check(args->layout, args->width, vocabulary, args->in, args->weight, args->target, st) ||
+        cuda_holds(args->loss, false, rows, 1, "head: loss", st) ||
+        (args->logits && cuda_holds(args->logits, false, rows, vocabulary, "head: logits", st)))
+        return FAILED;
+    if (rows == 0)
+        return DONE;
+    if (cuda_scratch(device, chunk * stride * sizeof(float), &logits, st))
+        return FAILED;
+    for (size_t first = 0; first < rows; first += chunk) {
+        const size_t n = rows - first < chunk ? rows - first : chunk;
+        if (make_logits(device, args->in, args->weight, first, n, args->width, vocabulary,
+                        (float *)logits, st))
+            return FAILED;
+        head_loss<<<(unsigned)n, THREADS, 0, device->stream>>>(
+            (const float *)logits, stride, (int)vocabulary, (const int *)args->target->data + first,
+            (float *)args->loss->data + first);
+        if (cuda_launched("head", st))
+            return FAILED;
+        if (args->logits &&
+            cuda_ok(cudaMemcpy2DAsync((float *)args->logits->data + first * vocabulary,
+                                      vocabulary * sizeof(float), logits, stride * sizeof(float),
+                                      vocabulary * sizeof(float), n, cudaMemcpyDeviceToDevice,
+                                      device->stream),
+                    "head: logits", st))
+            return FAILED;
+    }
+    return DONE;
+}
+
+/* The two products of a chunk of `rows` rows from `first` on. */
+static int finish_back(backend *device, const head_back_args *args, size_t first, size_t rows,
+                       const void *d_logits, status *st) {
+    const size_t stride = logit_stride(args->vocabulary);
+    gemm_args product = {};
+    product.m = rows;
+    product.n = args->width;
+    product.k = args->vocabulary;
+    product.a = d_logits;
+    product.b = args->weight->data;
+    product.out = (void *)real_at(device, args->d_in, first * args->width);
+    product.a_stride = stride;
+    product.b_stride = product.out_stride = args->width;
+    if (cuda_gemm(device, &product, st))
+        return FAILED;
+    if (!args->grad_weight)
+        return DONE;
+    product.m = args->vocabulary;
+    product.k = rows;
+    product.transpose_a = product.out_exact = product.add = true;
+    product.b = real_at(device, args->in, first * args->width);
+    product.out = args->grad_weight->data;
+    return cuda_gemm(device, &product, st);
+}
+
+int cuda_head_back(backend *device, const head_back_args *args, status *st) {
+    const size_t rows = args->layout->rows, width = args->width, vocabulary = args->vocabulary;
+    const size_t stride = logit_stride(vocabulary);
+    const size_t chunk = chunk_rows(rows, stride, HEAD_BACK_FLOATS), cells = chunk * stride;
+    void *scratch;
+    if (check(args->layout, width, vocabulary, args->in, args->weight, args->target, st) ||
+        cuda_holds(args->d_in, true, rows, width, "head_back: d_in", st) ||
+        (args->grad_weight &&
+         cuda_holds(args->grad_weight, false, vocabulary, width, "head_back: grad_weight", st)))
+        return FAILED;
+    if (rows == 0)
+        return DONE;
+    if (cuda_scratch(device, cells * (device->bf16 ? sizeof(float) + 2 : sizeof(float)), &scratch,
+                     st))
+        return FAILED;
+    float *logits = (float *)scratch;
+    __nv_bfloat16 *rounded = (__nv_bfloat16 *)(logits + cells);
+    for (size_t first = 0; first < rows; first += chunk) {
+        const size_t n = rows - first < chunk ? rows - first : chunk;
+        const int *target = (const int *)args->target->data + first;
+        if (make_logits(device, args->in, args->weight, first, n, width, vocabulary, logits, st))
+            return FAILED;
+        if (device->bf16)
+            head_back_logits<<<(unsigned)n, THREADS, 0, device->stream>>>(
+                logits, stride, (int)vocabulary, target, rounded);
+        else
+            head_back_logits<<<(unsigned)n, THREADS, 0, device->stream>>>(
+                logits, stride, (int)vocabulary, target, logits);
+        if (cuda_launched("head_back", st) ||
+            finish_back(device, args, first, n, device->bf16 ? (void *)rounded : logits, st))
+            return FAILED;
+    }
+    return DONE;
+}
