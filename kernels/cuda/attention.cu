@@ -9,8 +9,8 @@
  * entropy = log(sum p) - sum p x / sum p. The output's arithmetic is the same in both.
  * Tiles start at each sequence's first row: its rows are the same bits in every batch.
  */
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
 
 #include <math.h>
 

@@ -10,8 +10,8 @@
  * d_query = scale d_score key, d_key = scale d_score^T query. Weights and d_score are rounded to
  * bf16 as operands, all sums are fp32.
  */
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/mma.h"
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/mma.cuh"
 
 enum { WARPS = 4, THREADS = 32 * WARPS, TILE = WARPS * 16 };
 /* <d_out, out> of the warp's rows `first` .. + 15 of `left`, those of lane / 4 and + 8. */

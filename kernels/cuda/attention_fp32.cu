@@ -6,7 +6,7 @@
  * channels 2 x + 32 c and + 1. Tiles lie in shared memory with 4 floats after each row: 16-byte
  * reads of 16 rows then meet no bank twice. Scores become operands by way of shared memory.
  */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention.cuh"
 
 #include <math.h>
 

@@ -1,12 +1,12 @@
-/* mma.h - bf16 tiles on tensor cores: mma.sync m16n8k16 with fp32 sums (sm_80 and later).
+/* mma.cuh - bf16 tiles on tensor cores: mma.sync m16n8k16 with fp32 sums (sm_80 and later).
  *
  * Tiles lie in shared memory as rows of D channels with a stride of D + 8 elements, D a multiple of
  * 16: the eight rows that one ldmatrix reads then start in different banks. A warp owns MT * 16
  * rows of a product. Its sums are acc[MT][columns / 8][4]: lane l holds, of each 16 x 8 piece,
  * columns 2 (l % 4) and + 1 of row l / 4 (elements 0, 1) and of row l / 4 + 8 (elements 2, 3).
  */
-#ifndef FATHOM_KERNELS_CUDA_MMA_H
-#define FATHOM_KERNELS_CUDA_MMA_H
+#ifndef FATHOM_KERNELS_CUDA_MMA_CUH
+#define FATHOM_KERNELS_CUDA_MMA_CUH
 
 #include "kernels/cuda/cuda.h"
 
@@ -58,7 +58,7 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
-__device__ __forceinline__ unsigned pack(float low, float high) {
+__device__ __forceinline__ unsigned bf16_pair(float low, float high) {
     const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
     return *(const unsigned *)&both;
 }
@@ -113,7 +113,7 @@ __device__ __forceinline__ void weigh_tile(float (&acc)[MT][C / 8][4],
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 left[m][i] =
-                    pack(w[m][k / 8 + i / 2][i % 2 * 2], w[m][k / 8 + i / 2][i % 2 * 2 + 1]);
+                    bf16_pair(w[m][k / 8 + i / 2][i % 2 * 2], w[m][k / 8 + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
         for (int n = 0; n < C; n += 16) {
             unsigned right[4];
@@ -166,8 +166,8 @@ __device__ __forceinline__ void store_rows(const float (&acc)[MT][C / 8][4],
 #pragma unroll
             for (int side = 0; side < 2; side++)
                 *(unsigned *)(staging + (m * 16 + side * 8 + lane / 4) * (D + 8) + n * 8 +
-                              lane % 4 * 2) = pack(acc[m][n][side * 2] * scale[m][side],
-                                                   acc[m][n][side * 2 + 1] * scale[m][side]);
+                              lane % 4 * 2) = bf16_pair(acc[m][n][side * 2] * scale[m][side],
+                                                        acc[m][n][side * 2 + 1] * scale[m][side]);
     __syncwarp();
     for (int i = lane; i < MT * 16 * PIECES; i += 32) {
         const int row = i / PIECES, channel = i % PIECES * 8;

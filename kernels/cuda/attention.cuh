@@ -1,6 +1,6 @@
-/* attention.h - what the attention kernels share: shapes, a block's place, launchers by file. */
-#ifndef FATHOM_KERNELS_CUDA_ATTENTION_H
-#define FATHOM_KERNELS_CUDA_ATTENTION_H
+/* attention.cuh - what the attention kernels share: shapes, a block's place, launchers by file. */
+#ifndef FATHOM_KERNELS_CUDA_ATTENTION_CUH
+#define FATHOM_KERNELS_CUDA_ATTENTION_CUH
 
 #include "kernels/cuda/cuda.h"
 
