@@ -282,7 +282,7 @@ int main(int argc, char **argv) {
                 const size_t size = layouts[l].rows * shape[i][0] * sources[s];
                 if (gpu.small && size > 60000)
                     continue;
-                if (size < (size_t)100 << 20)
+                if (size < (size_t)48 << 20)
                     check_axis(shape[i][0], shape[i][1], sources[s], &layouts[l],
                                size < (size_t)24 << 20 || s == 2);
             }
