@@ -16,6 +16,14 @@
 
 #include <math.h>
 
+/* Variants for the lab. */
+#ifndef DEPTH_BATCH
+#define DEPTH_BATCH 4
+#define DEPTH_STAGES 2
+#define DEPTH_WARPS 4
+#define DEPTH_PIECES 4
+#endif
+
 namespace {
 
 /* A source as the kernel uses it. */
@@ -308,10 +316,10 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     }
 };
 
-enum { MOST_THREADS = 256 };
+enum { MOST_THREADS = 512 };
 
 template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES>
-__global__ void __launch_bounds__(MOST_THREADS) read_site(const __grid_constant__ site_read args) {
+__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS) read_site(const __grid_constant__ site_read args) {
     typedef site_reader<real, P, C, WIDE, BATCH, STAGES> reader;
     extern __shared__ __align__(16) unsigned char shared[];
     reader r(args);
@@ -365,30 +373,38 @@ choice choice_of(int warps) {
                   WIDE};
 }
 
-/* P and C from the pieces of a slice: up to four pieces a lane (five where that is all of them). */
-template <typename real> bool choose(size_t pieces, choice *out) {
-    if (pieces == 1)
-        *out = choice_of<real, 1, 1, false, 4, 2>(4);
-    else if (pieces == 2)
-        *out = choice_of<real, 1, 2, false, 4, 2>(4);
-    else if (pieces <= 4)
-        *out = choice_of<real, 1, 4, false, 4, 2>(4);
-    else if (pieces <= 8)
-        *out = choice_of<real, 2, 4, false, 4, 2>(4);
-    else if (pieces <= 16)
-        *out = choice_of<real, 4, 4, false, 4, 2>(4);
-    else if (pieces <= 20)
-        *out = choice_of<real, 4, 5, false, 4, 2>(4);
-    else if (pieces <= 32)
-        *out = choice_of<real, 8, 4, false, 4, 2>(4);
-    else if (pieces <= 64)
-        *out = choice_of<real, 16, 4, false, 4, 2>(4);
-    else if (pieces <= 128)
-        *out = choice_of<real, 32, 4, false, 4, 2>(4);
-    else if (pieces <= 8 * 128)
-        *out = choice_of<real, 32, 4, true, 4, 2>((int)((pieces + 127) / 128));
+template <typename real, int C> bool choose_lanes(size_t pieces, choice *out) {
+    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
+    if (pieces <= C)
+        *out = choice_of<real, 1, C, false, batch, stages>(warps);
+    else if (pieces <= 2 * C)
+        *out = choice_of<real, 2, C, false, batch, stages>(warps);
+    else if (pieces <= 4 * C)
+        *out = choice_of<real, 4, C, false, batch, stages>(warps);
+    else if (pieces <= 8 * C)
+        *out = choice_of<real, 8, C, false, batch, stages>(warps);
+    else if (pieces <= 16 * C)
+        *out = choice_of<real, 16, C, false, batch, stages>(warps);
+    else if (pieces <= 32 * C)
+        *out = choice_of<real, 32, C, false, batch, stages>(warps);
+    else if (pieces <= 32 * C * (MOST_THREADS / 32))
+        *out = choice_of<real, 32, C, true, batch, stages>((int)((pieces + 32 * C - 1) / (32 * C)));
     else
         return false;
+    return true;
+}
+
+/* P and C from the pieces of a slice. */
+template <typename real> bool choose(size_t pieces, choice *out) {
+    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
+    if (pieces == 1)
+        *out = choice_of<real, 1, 1, false, batch, stages>(warps);
+    else if (pieces == 2)
+        *out = choice_of<real, 1, 2, false, batch, stages>(warps);
+    else if (pieces > 16 && pieces <= 20)
+        *out = choice_of<real, 4, 5, false, batch, stages>(warps);
+    else
+        return choose_lanes<real, DEPTH_PIECES>(pieces, out);
     return true;
 }
 
