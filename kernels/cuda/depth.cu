@@ -198,11 +198,10 @@ static int check_site(const depth_plan *plan, size_t s, const site_weights *weig
                           cuda_holds(weights->gain, false, 1, width, "depth: gain", st)))
         return status_prefix(st, "site %zu", s);
     const bool vector = site->gate == GATE_SIGMOID_VECTOR;
-    if (depth_gated(site) &&
-        (cuda_holds(weights->gate, vector, vector ? width : 1, vector ? width : 1, "depth: gate",
-                    st) ||
-         (weights->gate_bias &&
-          cuda_holds(weights->gate_bias, false, 1, width, "depth: gate bias", st))))
+    if (depth_gated(site) && (cuda_holds(weights->gate, vector, vector ? width : 1,
+                                         vector ? width : 1, "depth: gate", st) ||
+                              (weights->gate_bias && cuda_holds(weights->gate_bias, false, 1, width,
+                                                                "depth: gate bias", st))))
         return status_prefix(st, "site %zu", s);
     return DONE;
 }
@@ -213,8 +212,7 @@ static __global__ void fold(const float *gain, const float *query, float *folded
         folded[i] = gain[i] * query[i];
 }
 
-template <typename real>
-static __global__ void copy_exact(const float *from, real *to, int width) {
+template <typename real> static __global__ void copy_exact(const float *from, real *to, int width) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < width)
         store<1>(to + i, *reinterpret_cast<const float(*)[1]>(from + i));
@@ -239,9 +237,9 @@ static int create_site(depth *axis, size_t s, const site_weights *weights, statu
         depth_memory(axis, plan->heads, sizeof(float), (void **)&site->edit_scale, st) ||
         cuda_copy_in(axis->device, site->source, planned->source, sources * sizeof(int), st))
         return FAILED;
-    fold<<<width_blocks(plan), 256, 0, axis->device->stream>>>(
-        (const float *)weights->gain->data, (const float *)weights->query->data, site->folded,
-        (int)plan->width);
+    fold<<<width_blocks(plan), 256, 0, axis->device->stream>>>((const float *)weights->gain->data,
+                                                               (const float *)weights->query->data,
+                                                               site->folded, (int)plan->width);
     if (cuda_launched("depth: folded query", st))
         return FAILED;
     for (int i = 0; i < planned->sources; i++) {
@@ -265,8 +263,8 @@ static int create_null(depth *axis, size_t v, status *st) {
     void *row = axis->value[v].view.row;
     const float *from = (const float *)vector->data;
     if (axis->device->bf16)
-        copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(
-            from, (__nv_bfloat16 *)row, (int)plan->width);
+        copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(from, (__nv_bfloat16 *)row,
+                                                                         (int)plan->width);
     else
         copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(from, (float *)row,
                                                                          (int)plan->width);
@@ -313,8 +311,8 @@ static int create_steps(depth *axis, size_t v, status *st) {
     size_t count = 0;
     if (value->source)
         steps[count++] = (make_step){(int)v, NO_VALUE, NO_VALUE, 0};
-    for (size_t w = v + 1; kind != VALUE_NULL && w < plan->values &&
-                           plan->value[w].kind != VALUE_OUT; w++) {
+    for (size_t w = v + 1;
+         kind != VALUE_NULL && w < plan->values && plan->value[w].kind != VALUE_OUT; w++) {
         const depth_value *next = &plan->value[w];
         if (next->kind == VALUE_ADD || next->kind == VALUE_SUB)
             steps[count++] = (make_step){(int)w, next->a, next->b, next->kind == VALUE_SUB};
@@ -337,13 +335,12 @@ static int create_table(depth *axis, status *st) {
         return FAILED;
     for (size_t v = 0; v < plan->values; v++)
         views[v] = axis->value[v].view;
-    const int rc =
-        cuda_copy_in(axis->device, axis->view, views, plan->values * sizeof *views, st);
+    const int rc = cuda_copy_in(axis->device, axis->view, views, plan->values * sizeof *views, st);
     free(views);
     for (size_t v = 0; !rc && v < plan->values; v++)
-        if (create_steps(axis, v, st) || (plan->value[v].kind == VALUE_NULL &&
-                                          run_steps(axis, axis->value[v].steps,
-                                                    axis->value[v].step_count, 1, st)))
+        if (create_steps(axis, v, st) ||
+            (plan->value[v].kind == VALUE_NULL &&
+             run_steps(axis, axis->value[v].steps, axis->value[v].step_count, 1, st)))
             return FAILED;
     return rc;
 }

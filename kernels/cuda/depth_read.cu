@@ -13,6 +13,7 @@
  * time.
  */
 #include "kernels/cuda/depth.h"
+#include "kernels/cuda/depth_ring.cuh"
 
 #include <math.h>
 
@@ -33,25 +34,6 @@ struct source_row {
     unsigned stride, step;
 };
 
-__device__ __forceinline__ void copy_ahead16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_ahead4(void *to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void stage_ends() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void wait_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
 /* Bytes of a slot, one source of one warp: planes of 16 bytes a lane, then its 1 / rms. */
 template <typename real> __host__ __device__ constexpr int planes(int pieces) {
     return pieces * (int)sizeof(real) / 2;
@@ -60,12 +42,12 @@ template <typename real> __host__ __device__ constexpr int slot_bytes(int pieces
     return planes<real>(pieces) * 512 + 128;
 }
 
-__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane,
-                                         float (&x)[8], const __nv_bfloat16 *) {
+__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane, float (&x)[8],
+                                         const __nv_bfloat16 *) {
     widen(*reinterpret_cast<const uint4 *>(slot + c * 512 + lane * 16), x);
 }
-__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane,
-                                         float (&x)[8], const float *) {
+__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane, float (&x)[8],
+                                         const float *) {
     const float4 a = *reinterpret_cast<const float4 *>(slot + 2 * c * 512 + lane * 16);
     const float4 b = *reinterpret_cast<const float4 *>(slot + (2 * c + 1) * 512 + lane * 16);
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
@@ -252,8 +234,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         if (logits) {
             __syncwarp();
             const float *mine = logits + group * (a.sources | 1);
-            float *out = a.weights +
-                         (at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
+            float *out =
+                a.weights + (at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
             if (at.live && (!WIDE || warp == 0))
                 for (int s = own; s < a.sources; s += P)
                     out[s] = __expf(mine[s] - most) * scale;
@@ -319,7 +301,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
 enum { MOST_THREADS = 512 };
 
 template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES>
-__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS) read_site(const __grid_constant__ site_read args) {
+__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS)
+    read_site(const __grid_constant__ site_read args) {
     typedef site_reader<real, P, C, WIDE, BATCH, STAGES> reader;
     extern __shared__ __align__(16) unsigned char shared[];
     reader r(args);
@@ -337,8 +320,8 @@ __global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS) read_s
     r.ring = rings + (size_t)r.warp * ring_bytes;
     r.parts = rest;
     rest += WIDE ? 2 * r.warps * BATCH : 0;
-    r.logits = args.weights ? rest + (WIDE ? 0 : r.warp * reader::tasks * (args.sources | 1))
-                            : NULL;
+    r.logits =
+        args.weights ? rest + (WIDE ? 0 : r.warp * reader::tasks * (args.sources | 1)) : NULL;
     for (int s = (int)threadIdx.x; s < args.sources; s += (int)blockDim.x) {
         const value_view view = args.view[args.source[s]];
         table[s].row = view.row;
@@ -434,8 +417,8 @@ int depth_read_choose(depth *axis, size_t site, status *st) {
         return FAILED;
     state->kernel = c.kernel;
     state->block = 32 * (unsigned)c.warps;
-    state->grid = (unsigned)(axis->device->properties.multiProcessorCount *
-                             (blocks > 0 ? blocks : 1));
+    state->grid =
+        (unsigned)(axis->device->properties.multiProcessorCount * (blocks > 0 ? blocks : 1));
     return DONE;
 }
 
@@ -482,8 +465,7 @@ static int prepare_end(depth *axis, size_t index, void *gate, site_end *end, sta
     const depth_site *planned = &axis->plan->site[index];
     const site_state *site = &axis->site[index];
     /* An interpolation without a gate is the mix itself. */
-    if (planned->base == NO_VALUE ||
-        (planned->interpolates && planned->gate == GATE_NONE))
+    if (planned->base == NO_VALUE || (planned->interpolates && planned->gate == GATE_NONE))
         return DONE;
     const value_view *base = &axis->value[planned->base].view;
     end->base = base->row;
@@ -518,13 +500,11 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     if (planned->sources == 0) {
         const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
         if (axis->device->bf16)
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(axis->view, planned->base, width,
-                                                              rows * width,
-                                                              (__nv_bfloat16 *)args->in->data);
+            copy_base<<<grid, 256, 0, axis->device->stream>>>(
+                axis->view, planned->base, width, rows * width, (__nv_bfloat16 *)args->in->data);
         else
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(axis->view, planned->base, width,
-                                                              rows * width,
-                                                              (float *)args->in->data);
+            copy_base<<<grid, 256, 0, axis->device->stream>>>(
+                axis->view, planned->base, width, rows * width, (float *)args->in->data);
         if (cuda_launched("depth: read", st))
             return FAILED;
         return axis->wants.sums ? depth_sums_add(axis, args->site, NULL, NULL, NULL, st) : DONE;
@@ -562,8 +542,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
         read.logit_rows = axis->max_rows;
         read.end.mix = site->back->mix ? site->back->mix->data : NULL;
     }
-    void *gate = site->back && site->back->gate ? site->back->gate->data
-                                                : memory + weight_bytes + mix_bytes;
+    void *gate =
+        site->back && site->back->gate ? site->back->gate->data : memory + weight_bytes + mix_bytes;
     if (prepare_end(axis, args->site, gate, &read.end, st))
         return FAILED;
     if (scaled && depth_edit_weights(axis, &read, edit, st))

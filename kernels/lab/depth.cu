@@ -3,9 +3,10 @@
  *     depth [check|small|time|pull|chain] [SEED]
  *
  * check: plans of every kind of value, base, gate and source against float64 on the host, forward,
- * sums and backward, ten runs to the bit; fresh random input for each SEED. small: the same at sizes
- * for compute-sanitizer. time: reading a site, weights written. pull: one source's gradient. chain:
- * a model's whole depth axis, forward and backward, sublayers that copy; with and without a graph.
+ * sums and backward, ten runs to the bit; fresh random input for each SEED. small: the same at
+ * sizes for compute-sanitizer. time: reading a site, weights written. pull: one source's gradient.
+ * chain: a model's whole depth axis, forward and backward, sublayers that copy; with and without a
+ * graph.
  */
 #include "kernels/lab/check.cuh"
 
@@ -102,8 +103,8 @@ static std::unique_ptr<plan_data> prefixes(lab &l, size_t width, size_t heads, s
         all.push_back((int)v);
     }
     for (size_t n : {(size_t)1, (sources + 1) / 2, sources})
-        add_site(*p, NO_VALUE, false, GATE_NONE, std::vector<int>(all.begin(), all.begin() + (long)n),
-                 false);
+        add_site(*p, NO_VALUE, false, GATE_NONE,
+                 std::vector<int>(all.begin(), all.begin() + (long)n), false);
     fill(l, *p, lengths);
     snprintf(p->name, sizeof p->name, "d %zu H %zu S %zu T %zu", width, heads, sources, p->rows);
     return p;
@@ -121,7 +122,10 @@ static std::unique_ptr<plan_data> mixed(lab &l, size_t width, size_t heads,
     add_value(*p, VALUE_ZERO, NO_VALUE, NO_VALUE);
     for (int v = 3; v < values; v++) {
         const size_t kind = v == 3 ? 0 : pick(l, 0, 2);
-        add_value(*p, kind == 0 ? VALUE_OUT : kind == 1 ? VALUE_ADD : VALUE_SUB,
+        add_value(*p,
+                  kind == 0   ? VALUE_OUT
+                  : kind == 1 ? VALUE_ADD
+                              : VALUE_SUB,
                   kind ? (int)pick(l, 0, (size_t)v - 1) : NO_VALUE,
                   kind ? (int)pick(l, 0, (size_t)v - 1) : NO_VALUE);
     }
@@ -176,7 +180,8 @@ struct token {
     doubles r, logit, a, mix, gate, d_mix;
 };
 
-static void token_forward(const plan_data &p, const reference &ref, size_t s, size_t row, token &t) {
+static void token_forward(const plan_data &p, const reference &ref, size_t s, size_t row,
+                          token &t) {
     const size_t width = p.width, heads = p.heads, slice = width / heads;
     const size_t sources = (size_t)p.site[s].sources;
     t.r.assign(sources, 0);
@@ -225,12 +230,13 @@ static void site_forward(const plan_data &p, reference &ref, size_t s) {
         token_forward(p, ref, s, (size_t)row, t);
         std::copy(t.a.begin(), t.a.end(), ref.weights[s].begin() + row * (long)cells);
         for (size_t c = 0; c < width; c++) {
-            const double b = base == NO_VALUE ? 0 : ref.value[(size_t)base][(size_t)row * width + c];
-            ref.in[s][(size_t)row * width + c] =
-                base == NO_VALUE           ? t.mix[c]
-                : p.site[s].sources == 0   ? b
-                : p.site[s].interpolates   ? b + t.gate[c] * (t.mix[c] - b)
-                                           : b + t.gate[c] * t.mix[c];
+            const double b =
+                base == NO_VALUE ? 0 : ref.value[(size_t)base][(size_t)row * width + c];
+            ref.in[s][(size_t)row * width + c] = base == NO_VALUE         ? t.mix[c]
+                                                 : p.site[s].sources == 0 ? b
+                                                 : p.site[s].interpolates
+                                                     ? b + t.gate[c] * (t.mix[c] - b)
+                                                     : b + t.gate[c] * t.mix[c];
         }
     }
 }
@@ -240,8 +246,8 @@ static double plogp(double a) {
 }
 
 /* The sums of one token, without cosines and head_js where not in the layout. */
-static void token_sums(const plan_data &p, const reference &ref, size_t s, size_t row, const token &t,
-                       const routing_layout &y, double *out) {
+static void token_sums(const plan_data &p, const reference &ref, size_t s, size_t row,
+                       const token &t, const routing_layout &y, double *out) {
     const size_t heads = p.heads, n = y.sources, width = p.width, slice = width / heads;
     const size_t first = y.null_source ? 1 : 0;
     doubles norm(n * heads), dot(n * heads), square(heads), rms(n), mean(n), lengths(n);
@@ -293,7 +299,8 @@ static void token_sums(const plan_data &p, const reference &ref, size_t s, size_
         for (size_t k = 0; k < heads && y.head_js != NO_FIELD; k++) {
             double js = 0;
             for (size_t i = 0; i < n; i++)
-                js += (plogp(a[i]) + plogp(t.a[k * n + i])) / 2 - plogp((a[i] + t.a[k * n + i]) / 2);
+                js +=
+                    (plogp(a[i]) + plogp(t.a[k * n + i])) / 2 - plogp((a[i] + t.a[k * n + i]) / 2);
             out[y.head_js + h * heads + k] += std::max(js, 0.0);
         }
     }
@@ -354,8 +361,10 @@ static void site_back(const plan_data &p, reference &ref, size_t s) {
         token t;
         token_forward(p, ref, s, row, t);
         const float *x = &p.data[s].d_in[row * width];
-        const double *base = site.base == NO_VALUE ? NULL : &ref.value[(size_t)site.base][row * width];
-        double *d_base = site.base == NO_VALUE ? NULL : &ref.d_value[(size_t)site.base][row * width];
+        const double *base =
+            site.base == NO_VALUE ? NULL : &ref.value[(size_t)site.base][row * width];
+        double *d_base =
+            site.base == NO_VALUE ? NULL : &ref.d_value[(size_t)site.base][row * width];
         const bool through = base && n;
         doubles d(width), d_gate(width);
         for (size_t c = 0; c < width; c++) {
@@ -396,7 +405,8 @@ static void site_back(const plan_data &p, reference &ref, size_t s) {
                 back += dl[h] * t.logit[h * n + i];
             }
             for (size_t c = 0; c < width; c++) {
-                const double q = p.data[s].query[c], g = p.data[s].gain[c], e = dl[c / slice] * t.r[i];
+                const double q = p.data[s].query[c], g = p.data[s].gain[c],
+                             e = dl[c / slice] * t.r[i];
                 dv[c] += t.a[c / slice * n + i] * d[c] + e * q * g -
                          back * t.r[i] * t.r[i] * v[c] / (double)width;
                 ref.query[s][c] += e * v[c] * g;
@@ -618,8 +628,8 @@ static void compare_sums(lab &l, const plan_data &p, const doubles &got, const d
     if (most <= bound)
         return;
     const routing_layout y = layout_of(p, s);
-    printf("FAILED %s %s: site %zu sums: %g, expected %g at %zu of %zu (contribution %zu)\n", l.dtype,
-           p.name, s, got[at], want[at], at % y.total, y.total, y.contribution);
+    printf("FAILED %s %s: site %zu sums: %g, expected %g at %zu of %zu (contribution %zu)\n",
+           l.dtype, p.name, s, got[at], want[at], at % y.total, y.total, y.contribution);
     l.failures++;
 }
 
@@ -666,7 +676,8 @@ static void check_plan(lab &l, plan_data &p, bool backward, int runs) {
         if (gated(p.site[s]))
             compare_floats(l, p, "gate", s, 6, get(l, r.gate[s]), ref.gate[s], 3 * whole);
         if (gated(p.site[s]) && p.site[s].gate == GATE_SIGMOID_VECTOR)
-            compare_floats(l, p, "gate_bias", s, 6, get(l, r.gate_bias[s]), ref.gate_bias[s], whole);
+            compare_floats(l, p, "gate_bias", s, 6, get(l, r.gate_bias[s]), ref.gate_bias[s],
+                           whole);
         for (buffer *b : {r.query[s], r.gain[s], r.null_source[s], r.gate[s], r.gate_bias[s]})
             fact(l, guards_whole(l, b), p.name, "gradients");
     }
@@ -683,8 +694,8 @@ static void check_plan(lab &l, plan_data &p, bool backward, int runs) {
             fact(l, r.d_value[v] == other.d_value[v], p.name, "other bits of d_value");
         for (size_t s = 0; s < p.site.size() && p.wants.sums; s++)
             fact(l,
-                 memcmp(r.sums[s].data(), other.sums[s].data(), r.sums[s].size() * sizeof(double)) ==
-                     0,
+                 memcmp(r.sums[s].data(), other.sums[s].data(),
+                        r.sums[s].size() * sizeof(double)) == 0,
                  p.name, "other bits of sums");
         drop_results(l, other);
     }
@@ -700,13 +711,14 @@ static void check_plan(lab &l, plan_data &p, bool backward, int runs) {
 
 static void check(lab &l, bool small) {
     const std::vector<size_t> one = {1}, few = {5, 1, 11}, many = {300, 1, 17, 64, 618};
-    const size_t shape[][2] = {{48, 4},   {48, 24},  {128, 8}, {768, 12},  {1280, 8},
-                               {1280, 64}, {512, 4},  {4096, 8}, {7168, 1}, {7168, 8}, {2048, 1}};
+    const size_t shape[][2] = {{48, 4},  {48, 24},  {128, 8},  {768, 12}, {1280, 8}, {1280, 64},
+                               {512, 4}, {4096, 8}, {7168, 1}, {7168, 8}, {2048, 1}};
     for (const auto &s : shape)
         for (size_t sources : {1, 2, 33, 73, 130}) {
             for (const std::vector<size_t> *lengths : {&one, &few, &many}) {
                 const bool large = lengths == &many;
-                if ((large && (s[0] > 600 || sources > 73)) || (small && (s[0] > 1280 || large || sources > 33)))
+                if ((large && (s[0] > 600 || sources > 73)) ||
+                    (small && (s[0] > 1280 || large || sources > 33)))
                     continue;
                 std::unique_ptr<plan_data> p = prefixes(l, s[0], s[1], sources, *lengths);
                 p->wants.sums = sources < 100;
@@ -717,7 +729,8 @@ static void check(lab &l, bool small) {
         }
     for (const auto &s : shape)
         for (int draw = 0; draw < (small ? 1 : 4) && s[0] <= 1280; draw++) {
-            std::unique_ptr<plan_data> p = mixed(l, s[0], s[1], s[0] < 200 && draw == 0 && !small ? many : few);
+            std::unique_ptr<plan_data> p =
+                mixed(l, s[0], s[1], s[0] < 200 && draw == 0 && !small ? many : few);
             p->wants.sums = true;
             p->wants.pairs = draw % 2;
             p->wants.skip_first = pick(l, 0, 2);
@@ -832,7 +845,8 @@ struct chain {
     std::vector<buffer *> ins, d_in;
 };
 
-static chain make_chain(lab &l, size_t sites, size_t rows, size_t width, size_t heads, bool backward) {
+static chain make_chain(lab &l, size_t sites, size_t rows, size_t width, size_t heads,
+                        bool backward) {
     chain c;
     c.p.reset(new plan_data());
     plan_data &p = *c.p;
@@ -890,10 +904,11 @@ static void chain_backward(chain &c) {
 }
 
 static void time_chains(lab &l) {
-    const size_t shape[][4] = {{25, 4096, 512, 4}, {49, 1024, 1024, 8}, {73, 1024, 1280, 8}, {73, 8192, 1280, 8}};
+    const size_t shape[][4] = {
+        {25, 4096, 512, 4}, {49, 1024, 1024, 8}, {73, 1024, 1280, 8}, {73, 8192, 1280, 8}};
     const double rate = copy_rate(l);
-    printf("copy %.3f TB/s\n%28s %9s %9s %9s %9s %9s\n", rate / 1e12, "chain (sites, T, d, H)", "fwd ms",
-           "fwd+back", "graph", "floor", "of floor");
+    printf("copy %.3f TB/s\n%28s %9s %9s %9s %9s %9s\n", rate / 1e12, "chain (sites, T, d, H)",
+           "fwd ms", "fwd+back", "graph", "floor", "of floor");
     for (const auto &s : shape) {
         chain c = make_chain(l, s[0], s[1], s[2], s[3], true);
         for (size_t v = 0; v < s[0]; v++)

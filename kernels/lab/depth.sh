@@ -14,7 +14,15 @@ compile read_c kernels/cuda/depth_read.cu "-DDEPTH_BATCH=4 -DDEPTH_STAGES=3 -DDE
 compile read_d kernels/cuda/depth_read.cu "-DDEPTH_BATCH=4 -DDEPTH_STAGES=2 -DDEPTH_WARPS=4 -DDEPTH_PIECES=2" &
 compile read_e kernels/cuda/depth_read.cu "-DDEPTH_BATCH=8 -DDEPTH_STAGES=2 -DDEPTH_WARPS=4 -DDEPTH_PIECES=2" &
 compile read_f kernels/cuda/depth_read.cu "-DDEPTH_BATCH=3 -DDEPTH_STAGES=3 -DDEPTH_WARPS=2 -DDEPTH_PIECES=4" &
-for file in depth depth_weigh depth_sums depth_back depth_pull backend linear; do
+pull() { # OBJECT BLOCKS STAGES ROWS PIECES WIDE_ROWS
+    compile $1 kernels/cuda/depth_pull_ring.cu "-DPULL_BLOCKS=$2 -DPULL_STAGES=$3 -DPULL_ROWS=$4 \
+        -DPULL_PIECES=$5 -DPULL_WIDE_ROWS=$6 -DPULL_WIDE_PIECES=2"
+}
+pull pull_a 1 3 2 4 4 &
+pull pull_b 2 2 2 4 4 &
+pull pull_c 2 3 2 2 2 &
+pull pull_d 2 2 1 4 2 &
+for file in depth depth_weigh depth_sums depth_back depth_pull depth_queries backend linear; do
     compile $file kernels/cuda/$file.cu "" &
 done
 compile alone kernels/lab/alone.cu "" &
@@ -23,9 +31,16 @@ for file in runtime/base/status kernels/routing_sums; do
     cc -O2 -std=c17 -I. -c -o "$out/$(basename $file).o" $file.c &
 done
 wait
+link() { # PROGRAM READ PULL
+    nvcc $flags -o "$out/$1" "$out/lab.o" "$out/read_$2.o" "$out/pull_$3.o" "$out"/depth.o \
+        "$out"/depth_weigh.o "$out"/depth_sums.o "$out"/depth_back.o "$out"/depth_pull.o \
+        "$out"/depth_queries.o "$out"/backend.o "$out"/linear.o "$out"/alone.o "$out"/status.o \
+        "$out"/routing_sums.o -lcublasLt
+}
 for v in a b c d e f; do
-    nvcc $flags -o "$out/depth_$v" "$out/lab.o" "$out/read_$v.o" "$out"/depth.o "$out"/depth_weigh.o \
-        "$out"/depth_sums.o "$out"/depth_back.o "$out"/depth_pull.o "$out"/backend.o "$out"/linear.o \
-        "$out"/alone.o "$out"/status.o "$out"/routing_sums.o -lcublasLt &
+    link depth_$v $v a &
+done
+for v in b c d; do
+    link depth_pull_$v a $v &
 done
 wait
