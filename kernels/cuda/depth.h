@@ -109,6 +109,7 @@ struct depth {
     void **memory;      /* every piece of device memory, freed with the object */
     size_t memory_count, memory_room;
 
+    bool lent;           /* some value is, in this batch */
     batch_layout layout; /* of this batch; `start` is the object's own copy */
     size_t *start;       /* [max_sequences + 1] */
     depth_wants wants;
@@ -212,7 +213,25 @@ int depth_vector_gate(depth *axis, size_t site, void *gate, status *st);
 size_t depth_column_bytes(const depth *axis);
 int depth_add_columns(depth *axis, const void *from, float *to, float *partial, status *st);
 
+/* Launches a kernel that begins with wait_for_earlier: on cards that can, its blocks start, and
+ * read the object's tables, while the kernel before it in the stream ends. Not where a value is
+ * lent, for then the tables change. */
+int depth_launch(const depth *axis, const void *kernel, dim3 grid, unsigned block, size_t shared,
+                 void **parameters, const char *what, status *st);
+
 /* ---- device code ---- */
+
+/* Before anything is read that an earlier kernel has written, and before anything is written. */
+static __device__ __forceinline__ void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 /* N elements from p as floats; N is 8 (p 16-byte aligned) or 1. */
 template <int N> static __device__ __forceinline__ void load(const float *p, float (&x)[N]) {

@@ -181,6 +181,8 @@ template <typename real, int N>
 static __global__ void __launch_bounds__(32 * WARPS) give_site(const __grid_constant__ giving g) {
     const size_t task = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
+    let_next_start();
+    wait_for_earlier();
     if (task == 0 && lane == 0)
         g.back->d_mix = g.d_mix ? g.d_mix : g.d_in;
     if (task >= g.rows * (size_t)g.heads)
@@ -282,17 +284,14 @@ static int launch_give(depth *axis, size_t site, const buffer *d_in, status *st)
         if (scalar && cuda_scratch(device, tasks * sizeof(float), (void **)&g.gate_part, st))
             return FAILED;
     }
-    const unsigned grid = (unsigned)((tasks + WARPS - 1) / WARPS);
-    if (g.slice % 8 == 0) {
-        if (device->bf16)
-            give_site<__nv_bfloat16, 8><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-        else
-            give_site<float, 8><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    } else if (device->bf16) {
-        give_site<__nv_bfloat16, 1><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    } else {
-        give_site<float, 1><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    }
+    const void *kernel = device->bf16  ? g.slice % 8 ? (const void *)give_site<__nv_bfloat16, 1>
+                                                     : (const void *)give_site<__nv_bfloat16, 8>
+                          : g.slice % 8 ? (const void *)give_site<float, 1>
+                                       : (const void *)give_site<float, 8>;
+    void *parameters[] = {&g};
+    if (depth_launch(axis, kernel, dim3((unsigned)((tasks + WARPS - 1) / WARPS)), 32 * WARPS, 0,
+                     parameters, "depth: give", st))
+        return FAILED;
     if (scalar)
         sum_all<<<1, 1024, 0, device->stream>>>(g.gate_part, tasks, back->d_gate);
     if (cuda_launched("depth: give", st))

@@ -272,9 +272,8 @@ static int pull_by_ring(const depth *axis, const pulling *p, status *st) {
     const size_t most =
         (size_t)axis->device->properties.multiProcessorCount * (size_t)(blocks > 0 ? blocks : 1);
     void *parameters[] = {(void *)p, &W};
-    return cuda_ok(cudaLaunchKernel(chosen->kernel, dim3((unsigned)(tiles < most ? tiles : most)),
-                                    dim3(chosen->block), parameters, shared, axis->device->stream),
-                   "depth: pull", st);
+    return depth_launch(axis, chosen->kernel, dim3((unsigned)(tiles < most ? tiles : most)),
+                        chosen->block, shared, parameters, "depth: pull", st);
 }
 
 static void pull_by_row(const depth *axis, const pulling *p) {
@@ -382,6 +381,18 @@ static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
     return cuda_launched("depth: pull", st);
 }
 
+/* The gradients of the mixes of a value's first readers. */
+static void note_mixes(const depth *axis, size_t v, const void **d_mix) {
+    const depth_uses *uses = axis->uses;
+    size_t count = 0;
+    for (size_t i = uses->first[v]; i < uses->first[v + 1] && count < NOTED; i++) {
+        const depth_site *planned = &axis->plan->site[uses->use[i].by];
+        const site_back *back = axis->site[uses->use[i].by].back;
+        if (uses->use[i].kind == USE_SOURCE && planned->sources > 1)
+            d_mix[count++] = depth_gated(planned) ? back->mix->data : back->d_in->data;
+    }
+}
+
 static int pull_value(depth *axis, size_t v, status *st) {
     const depth_plan *plan = axis->plan;
     value_state *value = &axis->value[v];
@@ -403,6 +414,7 @@ static int pull_value(depth *axis, size_t v, status *st) {
     p.back = axis->back;
     p.reader = axis->uses->reader + axis->uses->first[v];
     p.readers = axis->uses->readers[v];
+    note_mixes(axis, v, p.d_mix);
     p.rows = axis->layout.rows;
     p.logit_rows = axis->max_rows;
     p.edge_rows = axis->edge_rows;

@@ -16,7 +16,7 @@ typedef struct term {
     float sign;
 } term;
 
-enum { TERMS = 8 };
+enum { TERMS = 8, NOTED = 128 };
 typedef struct term_list {
     int count;
     term term[TERMS];
@@ -32,6 +32,7 @@ typedef struct pulling {
     int readers, width, heads, slice;
     bool more; /* `out` holds what earlier terms have left */
     term_list terms;
+    const void *d_mix[NOTED]; /* of the first readers: a launch can read them before it waits */
 } pulling;
 
 /* The kernel that fits the plan's shape; NULL: the general one. */

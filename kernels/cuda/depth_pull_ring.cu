@@ -270,12 +270,13 @@ template <int P, int C, int R, bool WIDE, int STAGES> struct puller {
     }
 };
 
-template <int P, int C, int R, bool WIDE, int STAGES>
-__global__ void __launch_bounds__(WIDE ? 448 : 256, WIDE ? 1 : PULL_BLOCKS)
+template <int P, int C, int R, bool WIDE, int STAGES, int THREADS>
+__global__ void __launch_bounds__(THREADS, THREADS > 256 ? 1 : PULL_BLOCKS)
     pull_ring(const __grid_constant__ pulling args, int W) {
     typedef puller<P, C, R, WIDE, STAGES> type;
     extern __shared__ __align__(16) unsigned char shared[];
     type p(args);
+    let_next_start();
     const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
     p.lane = (int)threadIdx.x % 32;
     p.own = p.lane % P;
@@ -298,7 +299,8 @@ __global__ void __launch_bounds__(WIDE ? 448 : 256, WIDE ? 1 : PULL_BLOCKS)
         const reader by = args.reader[k];
         const back_view site = args.back[by.site];
         const size_t heads = (size_t)args.heads, position = (size_t)by.position;
-        table[k].d_mix = static_cast<const real *>(site.d_mix);
+        if (k < NOTED)
+            table[k].d_mix = static_cast<const real *>(args.d_mix[k]);
         table[k].logit = site.logit + position * args.logit_rows * heads;
         table[k].lse = site.lse;
         table[k].product = site.product;
@@ -306,20 +308,24 @@ __global__ void __launch_bounds__(WIDE ? 448 : 256, WIDE ? 1 : PULL_BLOCKS)
         table[k].edge = static_cast<real *>(site.edge) + position * heads * args.edge_rows;
     }
     /* Lanes without a piece read what was never copied: it must be a number. */
-    for (size_t i = (size_t)p.lane * 16; i < ring_bytes; i += 512)
-        *reinterpret_cast<uint4 *>(p.ring + i) = make_uint4(0, 0, 0, 0);
+    if (p.pieces < P * C * W)
+        for (size_t i = (size_t)p.lane * 16; i < ring_bytes; i += 512)
+            *reinterpret_cast<uint4 *>(p.ring + i) = make_uint4(0, 0, 0, 0);
+    wait_for_earlier();
+    for (int k = NOTED + (int)threadIdx.x; k < args.readers; k += (int)blockDim.x)
+        table[k].d_mix = static_cast<const real *>(args.back[args.reader[k].site].d_mix);
     __syncthreads();
     p.run();
 }
 
-template <int P, int C, int R, bool WIDE, int STAGES>
+template <int P, int C, int R, bool WIDE, int STAGES, int THREADS>
 bool choose(const depth *axis, int heads, int W, pull_kernel *out, status *st) {
     typedef puller<P, C, R, WIDE, STAGES> type;
-    const int most = WIDE ? 14 : 8, sets = most / (heads * W) > 1 ? most / (heads * W) : 1;
+    const int most = THREADS / 32, sets = most / (heads * W) > 1 ? most / (heads * W) : 1;
     const int warps = heads * W * sets;
     if (warps > most)
         return true;
-    out->kernel = (const void *)pull_ring<P, C, R, WIDE, STAGES>;
+    out->kernel = (const void *)pull_ring<P, C, R, WIDE, STAGES, THREADS>;
     out->W = W;
     out->block = 32 * (unsigned)warps;
     out->height = (size_t)(sets * type::groups * R);
@@ -332,34 +338,41 @@ bool choose(const depth *axis, int heads, int W, pull_kernel *out, status *st) {
                     "depth: pull", st);
 }
 
+template <int R, int THREADS>
+bool choose_lanes(const depth *axis, size_t pieces, pull_kernel *out, status *st) {
+    constexpr int C = PULL_PIECES, S = PULL_STAGES;
+    const int heads = (int)axis->plan->heads;
+    if (pieces > 16 && pieces <= 20)
+        return choose<4, 5, R, false, S, THREADS>(axis, heads, 1, out, st);
+    if (pieces <= C)
+        return choose<1, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    if (pieces <= 2 * C)
+        return choose<2, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    if (pieces <= 4 * C)
+        return choose<4, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    if (pieces <= 8 * C)
+        return choose<8, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    if (pieces <= 16 * C)
+        return choose<16, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    return choose<32, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+}
+
 } // namespace
 
 int depth_pull_choose(const depth *axis, pull_kernel *out, status *st) {
     const size_t slice = axis->plan->width / axis->plan->heads, pieces = slice / 8;
     const int heads = (int)axis->plan->heads;
-    constexpr int C = PULL_PIECES, R = PULL_ROWS, S = PULL_STAGES;
-    constexpr int WC = PULL_WIDE_PIECES, WR = PULL_WIDE_ROWS;
+    constexpr int wide = 32 * PULL_WIDE_PIECES;
     const pull_kernel none = {};
     *out = none;
-    if (!axis->device->bf16 || slice % 8 || heads > 16)
+    if (!axis->device->bf16 || slice % 8)
         return DONE;
     bool done;
-    if (pieces > 16 && pieces <= 20)
-        done = choose<4, 5, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= C)
-        done = choose<1, C, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= 2 * C)
-        done = choose<2, C, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= 4 * C)
-        done = choose<4, C, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= 8 * C)
-        done = choose<8, C, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= 16 * C)
-        done = choose<16, C, R, false, S>(axis, heads, 1, out, st);
-    else if (pieces <= 32 * C && heads > 1)
-        done = choose<32, C, R, false, S>(axis, heads, 1, out, st);
+    if (heads == 1 || pieces > 32 * PULL_PIECES)
+        done = choose<32, PULL_WIDE_PIECES, PULL_WIDE_ROWS, true, 2, 448>(
+            axis, heads, (int)((pieces + wide - 1) / wide), out, st);
     else
-        done = choose<32, WC, WR, true, 2>(axis, heads, (int)((pieces + 32 * WC - 1) / (32 * WC)),
-                                           out, st);
+        done = heads > 8 ? choose_lanes<1, 512>(axis, pieces, out, st)
+                         : choose_lanes<PULL_ROWS, 256>(axis, pieces, out, st);
     return done ? DONE : FAILED;
 }

@@ -23,6 +23,10 @@
 #define DEPTH_STAGES 2
 #define DEPTH_WARPS 4
 #define DEPTH_PIECES 4
+#define DEPTH_WIDE_BATCH 3
+#define DEPTH_WIDE_STAGES 2
+#define DEPTH_WIDE_PIECES 4
+#define DEPTH_ORDER 1
 #endif
 
 namespace {
@@ -70,6 +74,7 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     float *logits; /* [tasks, sources] of a warp, or NULL */
     int lane, own, group, warp, warps, pieces;
     unsigned parity = 0;
+    int held = -1; /* the head whose folded query is in u */
     float u[C][8], mix[C][8], most, total;
 
     __device__ __forceinline__ site_reader(const site_read &args) : a(args) {}
@@ -114,16 +119,22 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
 
     __device__ __forceinline__ void start_task(const place &at) {
         const float *folded = a.folded + (size_t)at.head * (size_t)a.slice;
+        if (at.head != held) {
+            held = at.head;
 #pragma unroll
-        for (int c = 0; c < C; c++) {
-            if (piece(c) < pieces)
-                load<8>(folded + piece(c) * 8, u[c]);
+            for (int c = 0; c < C; c++) {
+                if (piece(c) < pieces)
+                    load<8>(folded + piece(c) * 8, u[c]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                u[c][i] = piece(c) < pieces ? u[c][i] : 0.0f;
-                mix[c][i] = 0.0f;
+                for (int i = 0; i < 8; i++)
+                    u[c][i] = piece(c) < pieces ? u[c][i] : 0.0f;
             }
         }
+#pragma unroll
+        for (int c = 0; c < C; c++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                mix[c][i] = 0.0f;
         most = -INFINITY;
         total = 0.0f;
     }
@@ -258,9 +269,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         }
     }
 
-    __device__ __forceinline__ void run(size_t first, size_t stride) {
-        const size_t all = a.rows * (size_t)a.heads;
-        const size_t units = WIDE ? all : (all + tasks - 1) / tasks;
+    /* Units first, first + stride, ... below `units`. */
+    __device__ __forceinline__ void run(size_t first, size_t units, size_t stride) {
         place copied, at;
         int copied_source = 0, stage = 0;
         copied.unit = first;
@@ -306,6 +316,7 @@ __global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS)
     typedef site_reader<real, P, C, WIDE, BATCH, STAGES> reader;
     extern __shared__ __align__(16) unsigned char shared[];
     reader r(args);
+    let_next_start();
     r.lane = (int)threadIdx.x % 32;
     r.warp = (int)threadIdx.x / 32;
     r.warps = (int)blockDim.x / 32;
@@ -330,13 +341,26 @@ __global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS)
         table[s].step = view.step;
     }
     /* Lanes without a piece read what was never copied: it must be a number. */
-    for (size_t i = (size_t)r.lane * 16; i < ring_bytes; i += 512)
-        *reinterpret_cast<uint4 *>(r.ring + i) = make_uint4(0, 0, 0, 0);
+    if (r.pieces < P * C * (WIDE ? r.warps : 1))
+        for (size_t i = (size_t)r.lane * 16; i < ring_bytes; i += 512)
+            *reinterpret_cast<uint4 *>(r.ring + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
+    wait_for_earlier();
+    const size_t all = args.rows * (size_t)args.heads;
+    const size_t units = WIDE ? all : (all + reader::tasks - 1) / reader::tasks;
+#if DEPTH_ORDER == 0
     if (WIDE)
-        r.run(blockIdx.x, gridDim.x);
+        r.run(blockIdx.x, units, gridDim.x);
     else
-        r.run((size_t)r.warp * gridDim.x + blockIdx.x, (size_t)gridDim.x * (size_t)r.warps);
+        r.run((size_t)r.warp * gridDim.x + blockIdx.x, units, (size_t)gridDim.x * (size_t)r.warps);
+#else
+    /* Neighbouring rows to a block: few pages of each source. */
+    const size_t first = units * blockIdx.x / gridDim.x, end = units * (blockIdx.x + 1) / gridDim.x;
+    if (WIDE)
+        r.run(first, end, 1);
+    else
+        r.run(first + (size_t)r.warp, end, (size_t)r.warps);
+#endif
 }
 
 struct choice {
@@ -370,8 +394,6 @@ template <typename real, int C> bool choose_lanes(size_t pieces, choice *out) {
         *out = choice_of<real, 16, C, false, batch, stages>(warps);
     else if (pieces <= 32 * C)
         *out = choice_of<real, 32, C, false, batch, stages>(warps);
-    else if (pieces <= 32 * C * (MOST_THREADS / 32))
-        *out = choice_of<real, 32, C, true, batch, stages>((int)((pieces + 32 * C - 1) / (32 * C)));
     else
         return false;
     return true;
@@ -386,6 +408,9 @@ template <typename real> bool choose(size_t pieces, choice *out) {
         *out = choice_of<real, 1, 2, false, batch, stages>(warps);
     else if (pieces > 16 && pieces <= 20)
         *out = choice_of<real, 4, 5, false, batch, stages>(warps);
+    else if (pieces > 32 * DEPTH_PIECES && pieces <= 32 * DEPTH_WIDE_PIECES * (MOST_THREADS / 32))
+        *out = choice_of<real, 32, DEPTH_WIDE_PIECES, true, DEPTH_WIDE_BATCH, DEPTH_WIDE_STAGES>(
+            (int)((pieces + 32 * DEPTH_WIDE_PIECES - 1) / (32 * DEPTH_WIDE_PIECES)));
     else
         return choose_lanes<real, DEPTH_PIECES>(pieces, out);
     return true;
@@ -557,9 +582,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
             return FAILED;
     } else {
         void *parameters[] = {&read};
-        if (cuda_ok(cudaLaunchKernel(site->kernel, dim3(site->grid), dim3(site->block), parameters,
-                                     site->shared, axis->device->stream),
-                    "depth: read", st))
+        if (depth_launch(axis, site->kernel, dim3(site->grid), site->block, site->shared,
+                         parameters, "depth: read", st))
             return FAILED;
     }
     if (!axis->wants.sums)
