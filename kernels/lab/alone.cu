@@ -37,8 +37,7 @@ OF_DEPTH(alternative, depth *, const depth_alternative_args *)
 OF_DEPTH(give, depth *, size_t, const buffer *)
 OF_DEPTH(pull, depth *, size_t, const buffer **)
 OF_DEPTH(site_grads, depth *, size_t, const site_grads *)
-WEAK void cuda_depth_free(depth *) {
-}
+WEAK void cuda_depth_free(depth *) {}
 WEAK buffer *cuda_depth_storage(depth *, size_t) {
     return NULL;
 }
