@@ -44,7 +44,7 @@ typedef struct depth depth;     /* the depth axis of one run: values, cached nor
 
 typedef struct backend_options {
     size_t threads;     /* CPU threads; 0 = one per core */
-    const char *device; /* "cpu", "cuda", "cuda:1" */
+    const char *device; /* "cpu", "cuda", "cuda:1"; kernels_open: also "auto" */
     const char *dtype;  /* "fp32"; CUDA: also "bf16" */
 } backend_options;
 
@@ -368,10 +368,23 @@ typedef struct kernels {
     int (*depth_site_grads)(depth *axis, size_t site, const site_grads *grads, status *st);
 } kernels;
 
-/* The table of a backend by name, "cpu"; NULL with `st` filled where there is none. */
+/* The table of a backend by name, "cpu" or "cuda"; NULL with `st` filled where there is none.
+ * "cuda" is in fathom-cuda.so, which is opened when first asked for: beside the program, in
+ * ../lib/fathom from there, or in the folder that the environment's FATHOM_PLUGINS names. */
 const kernels *kernels_find(const char *name, status *st);
 
+/* Opens a device: "cpu", "cuda", "cuda:N", or "auto", the default: the GPU, or the CPU where there
+ * is none, or none with memory for `elements` REAL ones, of a model's weights; a note then says
+ * why.
+ */
+int kernels_open(const backend_options *options, size_t elements, const kernels **k,
+                 backend **device, status *st);
+
 extern const kernels kernels_cpu;
+
+/* What a plug-in exports by the name KERNELS_ENTRY: its table and the build it is of. */
+#define KERNELS_ENTRY fathom_kernels
+typedef const kernels *kernels_entry(const char **build);
 
 #ifdef __cplusplus
 }

@@ -38,12 +38,13 @@ typedef struct run_options {
          .kind = OPTION_TEXT,                                                                      \
          .value = &(o)->device,                                                                    \
          .metavar = "NAME",                                                                        \
-         .help = "where to compute: auto or cpu"},                                                 \
+         .help =                                                                                   \
+             "where to compute: auto, cpu, cuda or cuda:N; auto = the GPU where one can be used"}, \
         {.name = "dtype",                                                                          \
          .kind = OPTION_TEXT,                                                                      \
          .value = &(o)->dtype,                                                                     \
          .metavar = "NAME",                                                                        \
-         .help = "numbers to compute in: fp32"},                                                   \
+         .help = "numbers to compute in: fp32, or bf16 on the GPU"},                               \
         OPTION_THREADS(&(o)->threads)
 
 typedef struct text_run {

@@ -60,25 +60,40 @@ static __device__ __forceinline__ number block_sum(number x, number *shared) {
     return warp_sum(lane < blockDim.x / 32 ? shared[lane] : (number)0);
 }
 
-/* Elements that a thread takes at once: 16 bytes where every row starts and ends on them. */
-template <typename real> struct wide {
-    enum { N = 16 / sizeof(real) };
-};
-
+/* Whether rows of `width` start and end on 16 bytes, and the elements a thread then takes. */
 static inline bool cuda_wide(const backend *device, size_t width) {
     return width % (device->bf16 ? 8 : 4) == 0;
 }
+static inline size_t cuda_pack(const backend *device, bool wide) {
+    return wide ? (device->bf16 ? 8 : 4) : 1;
+}
+
+static inline unsigned cuda_tiles(size_t count, size_t tile) {
+    return (unsigned)((count + tile - 1) / tile);
+}
+
+/* A buffer as the pointer that the kernel at hand wants. */
+struct cuda_pointer {
+    void *data;
+    template <typename number> operator number *() const {
+        return static_cast<number *>(data);
+    }
+};
+static inline cuda_pointer cuda_at(const buffer *memory) {
+    cuda_pointer pointer = {memory ? memory->data : NULL};
+    return pointer;
+}
 
 /* Launches KERNEL<real, N>, N = elements of 16 bytes where `wide` holds, else 1. */
-#define CUDA_PACKED(device, is_wide, KERNEL, grid, block, shared, ...)                             \
+#define CUDA_PACKED(device, wide, KERNEL, grid, block, shared, ...)                                \
     do {                                                                                           \
-        if ((device)->bf16 && (is_wide))                                                           \
+        if ((device)->bf16 && (wide))                                                              \
             KERNEL<__nv_bfloat16, 8>                                                               \
                 <<<(grid), (block), (shared), (device)->stream>>>(__VA_ARGS__);                    \
         else if ((device)->bf16)                                                                   \
             KERNEL<__nv_bfloat16, 1>                                                               \
                 <<<(grid), (block), (shared), (device)->stream>>>(__VA_ARGS__);                    \
-        else if (is_wide)                                                                          \
+        else if (wide)                                                                             \
             KERNEL<float, 4><<<(grid), (block), (shared), (device)->stream>>>(__VA_ARGS__);        \
         else                                                                                       \
             KERNEL<float, 1><<<(grid), (block), (shared), (device)->stream>>>(__VA_ARGS__);        \
