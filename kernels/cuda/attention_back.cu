@@ -276,8 +276,14 @@ static int launch_key(backend *device, attention_shape shape,
 
 #ifndef QUERY64
 #define QUERY64 64, 1, 64, 4
+#endif
+#ifndef KEY64
 #define KEY64 64, 64, 1, 64, 4
+#endif
+#ifndef QUERY128
 #define QUERY128 128, 1, 64, 4
+#endif
+#ifndef KEY128
 #define KEY128 128, 128, 1, 64, 4
 #endif
 
