@@ -67,6 +67,8 @@ static int run_one(bench *b, size_t which, double *seconds, status *st) {
     int rc = which == BACKWARD ? session_backward(b->run.session, &b->batch, watch, st)
              : which == KEPT   ? session_forward(b->run.session, &b->batch, watch, st)
                                : session_forward(b->plain, &b->batch, watch, st);
+    if (rc == DONE)
+        rc = session_finish(which == BACKWARD || which == KEPT ? b->run.session : b->plain, st);
     *seconds = seconds_now() - start;
     if (rc == DONE && interrupt_pending()) {
         status_fail(st, "interrupted");

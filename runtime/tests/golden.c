@@ -190,6 +190,8 @@ static void run_pass(run *r, const int32_t *id, size_t stride, const size_t *len
         stop("forward", &st);
     if (backward && session_backward(s, &b, &watch, &st))
         stop("backward", &st);
+    if (session_finish(s, &st))
+        stop("finish", &st);
     if (backward)
         keep_parameters(r, s);
     session_free(s);
