@@ -58,6 +58,31 @@ static int observe_site(session *s, const batch *b, const observer *watch, site_
     return DONE;
 }
 
+/* Of the output and of the state, which where nothing runs along is the output itself. */
+static int observe_magnitudes(session *s, size_t rows, const buffer *out, const buffer *state,
+                              sublayer_view *view, status *st) {
+    const bool same = state == out;
+    const observed of_out[4] = {SEEN_OUT_RMS, SEEN_OUT_ABSMAX,
+                                same ? SEEN_STATE_ABSMAX_CHANNEL : SEEN_COUNT,
+                                same ? SEEN_STATE_MEDIAN_ABS : SEEN_COUNT};
+    const observed of_state[4] = {SEEN_STATE_RMS, SEEN_STATE_ABSMAX, SEEN_STATE_ABSMAX_CHANNEL,
+                                  SEEN_STATE_MEDIAN_ABS};
+    const void *found[4] = {NULL};
+    if (session_measure(s, rows, out, of_out, found, st))
+        return FAILED;
+    view->out_rms = found[0];
+    view->out_absmax = found[1];
+    if (!state)
+        return DONE;
+    if (!same && session_measure(s, rows, state, of_state, found, st))
+        return FAILED;
+    view->state_rms = found[0];
+    view->state_absmax = found[1];
+    view->state_absmax_channel = found[2];
+    view->state_median_abs = found[3];
+    return DONE;
+}
+
 /* `made` has what the sublayer observed on its way. */
 static int observe_sublayer(session *s, const batch *b, const observer *watch,
                             const sublayer_view *made, status *st) {
@@ -68,21 +93,8 @@ static int observe_sublayer(session *s, const batch *b, const observer *watch,
     const buffer *out = s->k->depth_storage(s->axis, (size_t)sublayer->out);
     const buffer *state =
         sublayer->state == NO_VALUE ? NULL : s->k->depth_storage(s->axis, (size_t)sublayer->state);
-    if (watch->magnitudes) {
-        const observed of_out[4] = {SEEN_OUT_RMS, SEEN_OUT_ABSMAX, SEEN_COUNT, SEEN_COUNT};
-        const observed of_state[4] = {SEEN_STATE_RMS, SEEN_STATE_ABSMAX, SEEN_STATE_ABSMAX_CHANNEL,
-                                      SEEN_STATE_MEDIAN_ABS};
-        const void *found[8] = {NULL};
-        if (session_measure(s, rows, out, of_out, found, st) ||
-            (state && session_measure(s, rows, state, of_state, found + 4, st)))
-            return FAILED;
-        view->out_rms = found[0];
-        view->out_absmax = found[1];
-        view->state_rms = found[4];
-        view->state_absmax = found[5];
-        view->state_absmax_channel = found[6];
-        view->state_median_abs = found[7];
-    }
+    if (watch->magnitudes && observe_magnitudes(s, rows, out, state, view, st))
+        return FAILED;
     if (watch->out && watch->out[sublayer->index] && session_fetch(s, out, whole, &view->out, st))
         return FAILED;
     if (state && watch->state && watch->state[sublayer->index] &&
