@@ -120,14 +120,16 @@ static void check_rows(const batch_layout *layout, size_t width) {
                           .over_in = 0,
                           .over_out = 2,
                           .run = run_swiglu_back});
-    gpu_check(&(gpu_case){
-        "magnitude",
-        layout,
-        {width},
-        {T("in", IN, REAL, all), T("rms", OUT, EXACT, rows), T("absmax", OUT, EXACT, rows),
-         T("absmax_channel", OUT, EXACT, rows, .integer = true), T("median_abs", OUT, EXACT, rows)},
-        .bf16 = 1e-5,
-        .run = run_magnitude});
+    for (int odd = 0; odd < 2; odd++)
+        gpu_check(&(gpu_case){odd ? "magnitude of odd numbers" : "magnitude",
+                              layout,
+                              {width},
+                              {T("in", IN, REAL, all, .fill = odd ? GPU_ODD : GPU_NORMAL),
+                               T("rms", OUT, EXACT, rows), T("absmax", OUT, EXACT, rows),
+                               T("absmax_channel", OUT, EXACT, rows, .integer = true),
+                               T("median_abs", OUT, EXACT, rows)},
+                              .bf16 = 1e-5,
+                              .run = run_magnitude});
 }
 
 /* ---- products ---- */
