@@ -30,12 +30,17 @@ typedef struct attention_block {
  * last queries see most keys (`last_first`), the first keys are seen by most queries. */
 __device__ __forceinline__ attention_block attention_place(const attention_shape &shape, int heads,
                                                            bool last_first) {
+#ifdef SEQUENCE_OUTERMOST
     const int id = (int)blockIdx.x / heads, tile = id % shape.tiles;
-    const int first = shape.start[id / shape.tiles];
+    const int sequence = id / shape.tiles, first = shape.start[sequence];
+#else
+    const int id = (int)blockIdx.x / heads, tile = id / shape.sequences;
+    const int sequence = id % shape.sequences, first = shape.start[sequence];
+#endif
     attention_block at;
     at.head = (int)blockIdx.x % heads;
     at.tile = last_first ? shape.tiles - 1 - tile : tile;
-    at.length = shape.start[id / shape.tiles + 1] - first;
+    at.length = shape.start[sequence + 1] - first;
     at.first = (size_t)first;
     return at;
 }

@@ -153,6 +153,20 @@ __device__ __forceinline__ void load_numbers(float *to, const float *from, int l
         to[i] = i < left ? from[i] : 0.0f;
 }
 
+/* Of a tile whose rows are keys from `key` on, the warp's, and whose columns are queries. */
+template <int MT, int N>
+__device__ __forceinline__ void mask_queries(float (&score)[MT][N / 8][4], int query, int key) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (key + m * 16 + lane / 4 + i / 2 * 8 > query + n * 8 + lane % 4 * 2 + i % 2)
+                    score[m][n][i] = MASKED;
+}
+
 /* Channels C * blockIdx.y .. + C - 1 of d_key and d_value of TILE keys. Rows beyond a sequence's
  * end are zeros everywhere, so that they add nothing. */
 template <int D, int C, int MT, int N, int WARPS>
@@ -204,23 +218,25 @@ __global__ void __launch_bounds__(WARPS * 32)
         if (q + N <= tile_first + mine)
             continue; /* no query of the tile sees a key of this warp */
         score_tile<D, MT, N>(weight, key + mine * (D + 8), query);
-        const bool all = q >= tile_first + mine + MT * 16 - 1; /* every one sees every one */
+#ifdef EARLY
+        score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
+#endif
+        if (q < tile_first + mine + MT * 16 - 1)
+            mask_queries<MT, N>(weight, q, tile_first + mine);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            const int column = n * 8 + lane % 4 * 2;
-            const float2 sums = *(const float2 *)&total[step % 2][column];
+            const float2 sums = *(const float2 *)&total[step % 2][n * 8 + lane % 4 * 2];
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float p =
+                for (int i = 0; i < 4; i++)
+                    weight[m][n][i] =
                         power_of_two(fmaf(weight[m][n][i], scale, i % 2 ? -sums.y : -sums.x));
-                    const int row = mine + m * 16 + lane / 4 + i / 2 * 8;
-                    weight[m][n][i] = all || q + column + i % 2 >= tile_first + row ? p : 0.0f;
-                }
         }
         weigh_tile<D, C, MT, N>(d_value, weight, d_row + part);
+#ifndef EARLY
         score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
+#endif
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
             const float2 dot = *(const float2 *)&dots[step % 2][n * 8 + lane % 4 * 2];
