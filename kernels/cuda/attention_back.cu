@@ -13,6 +13,12 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
+/* Blocks of a multiprocessor at least: registers are given out accordingly. */
+constexpr int blocks_of(int channels, int pieces, int warps) {
+    const int most = channels <= 64 && pieces == 1 ? 12 : 8;
+    return most / warps;
+}
+
 template <int MT> __device__ __forceinline__ void fill(float (&to)[MT][2], float x) {
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -44,7 +50,7 @@ __device__ __forceinline__ void dot_rows(float (&along)[MT][2], const bf16 *out,
 }
 
 template <int D, int MT, int N, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
     attention_back_query(attention_shape shape, const bf16 *qkv, const bf16 *out, const bf16 *d_out,
                          float *log_sum, float *along_out, bf16 *d_qkv) {
     enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
@@ -170,7 +176,7 @@ __device__ __forceinline__ void mask_queries(float (&score)[MT][N / 8][4], int q
 /* Channels C * blockIdx.y .. + C - 1 of d_key and d_value of TILE keys. Rows beyond a sequence's
  * end are zeros everywhere, so that they add nothing. */
 template <int D, int C, int MT, int N, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
     attention_back_key(attention_shape shape, const bf16 *qkv, const bf16 *d_out,
                        const float *log_sum, const float *along, bf16 *d_qkv) {
     enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
@@ -187,45 +193,52 @@ __global__ void __launch_bounds__(WARPS * 32)
     const size_t stride = qkv_stride(shape), first = at.first + (size_t)tile_first;
     const size_t out_stride = (size_t)shape.heads * (size_t)shape.dim;
     const size_t key_at = key_channel(shape, at.head), value_at = value_channel(shape, at.head);
-    const int from = tile_first / N, tiles = (at.length + N - 1) / N - from;
+    const int from = tile_first / N * N; /* the first queries that see a key of the tile */
     const float scale = shape.scale * LOG2_E;
-    const auto load_pair = [&](int step) {
-        const int head = at.head * group + step / tiles, q = (from + step % tiles) * N;
+    const auto load_pair = [&](int head, int q, int turn) {
         const size_t row = at.first + (size_t)q, channel = query_channel(shape, head);
-        bf16 *to = pair + step % 2 * PAIR;
+        const size_t cell = (size_t)head * (size_t)shape.rows + row;
+        bf16 *to = pair + turn * PAIR;
         load_rows<D, N, THREADS>(to, qkv + row * stride + channel, stride, at.length - q,
                                  shape.dim);
         load_rows<D, N, THREADS>(to + N * (D + 8), d_out + row * out_stride + channel, out_stride,
                                  at.length - q, shape.dim);
-        const size_t cell = (size_t)head * (size_t)shape.rows + row;
-        load_numbers<N, THREADS>(total[step % 2], log_sum + cell, at.length - q);
-        load_numbers<N, THREADS>(dots[step % 2], along + cell, at.length - q);
+        load_numbers<N, THREADS>(total[turn], log_sum + cell, at.length - q);
+        load_numbers<N, THREADS>(dots[turn], along + cell, at.length - q);
         copy_commit();
     };
     load_rows<D, TILE, THREADS>(key, qkv + first * stride + key_at, stride, left, shape.dim);
     load_rows<D, TILE, THREADS>(value, qkv + first * stride + value_at, stride, left, shape.dim);
-    load_pair(0);
+    int head = at.head * group, q = from, turn = 0;
+    const int end = head + group;
+    load_pair(head, q, turn);
 
     float d_key[MT][C / 8][4] = {}, d_value[MT][C / 8][4] = {};
-    for (int step = 0; step < group * tiles; step++) {
-        const int q = (from + step % tiles) * N;
-        const bf16 *query = pair + step % 2 * PAIR, *d_row = query + N * (D + 8);
+    while (head < end) {
+        const int here = q, now = turn;
+        const bf16 *query = pair + now * PAIR, *d_row = query + N * (D + 8);
         float weight[MT][N / 8][4] = {}, d_score[MT][N / 8][4] = {};
         copy_wait();
         __syncthreads();
-        if (step + 1 < group * tiles)
-            load_pair(step + 1);
-        if (q + N <= tile_first + mine)
+        q += N;
+        if (q >= at.length) {
+            q = from;
+            head++;
+        }
+        turn ^= 1;
+        if (head < end)
+            load_pair(head, q, turn);
+        if (here + N <= tile_first + mine)
             continue; /* no query of the tile sees a key of this warp */
         score_tile<D, MT, N>(weight, key + mine * (D + 8), query);
 #ifdef EARLY
         score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
 #endif
-        if (q < tile_first + mine + MT * 16 - 1)
-            mask_queries<MT, N>(weight, q, tile_first + mine);
+        if (here < tile_first + mine + MT * 16 - 1)
+            mask_queries<MT, N>(weight, here, tile_first + mine);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            const float2 sums = *(const float2 *)&total[step % 2][n * 8 + lane % 4 * 2];
+            const float2 sums = *(const float2 *)&total[now][n * 8 + lane % 4 * 2];
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -239,7 +252,7 @@ __global__ void __launch_bounds__(WARPS * 32)
 #endif
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            const float2 dot = *(const float2 *)&dots[step % 2][n * 8 + lane % 4 * 2];
+            const float2 dot = *(const float2 *)&dots[now][n * 8 + lane % 4 * 2];
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
