@@ -17,17 +17,15 @@
 
 enum { WARM_UPS = 2 };
 
-enum { FORWARD, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
+enum { FORWARD, MAGNITUDES, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
 static const struct {
     const char *name, *what;
     observer watch;
     bool routed; /* only a model that routes has it */
 } measured[MEASURED] = {
     [FORWARD] = {"forward", "nothing observed", {0}, false},
-    [SUMS] = {"sums",
-              "+ magnitudes and routing sums",
-              {.magnitudes = true, .routing_sums = true},
-              false},
+    [MAGNITUDES] = {"magnitudes", "+ magnitudes", {.magnitudes = true}, false},
+    [SUMS] = {"sums", "+ routing sums", {.magnitudes = true, .routing_sums = true}, true},
     [PAIRS] = {"pairs",
                "+ pairs of heads and of sources",
                {.magnitudes = true, .routing_sums = true, .routing_pairs = true},

@@ -50,6 +50,21 @@ void cuda_depth_free(depth *axis) {
     free(axis);
 }
 
+int depth_launch(const depth *axis, const void *kernel, dim3 grid, unsigned block, size_t shared,
+                 void **parameters, const char *what, status *st) {
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how = {};
+    how.gridDim = grid;
+    how.blockDim = dim3(block);
+    how.dynamicSmemBytes = shared;
+    how.stream = axis->device->stream;
+    how.attrs = &early;
+    how.numAttrs = axis->device->properties.major >= 9 && !axis->lent ? 1 : 0;
+    return cuda_ok(cudaLaunchKernelExC(&how, kernel, parameters), what, st);
+}
+
 /* ---- making values ---- */
 
 static __device__ __forceinline__ float rounded(float x, const float *) {
@@ -69,6 +84,8 @@ static __global__ void __launch_bounds__(32 * MAKE_WARPS)
     const size_t row = (size_t)blockIdx.x * MAKE_WARPS + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32, own = lane % lanes, at_once = 32 / lanes;
     const int slice = width / heads;
+    let_next_start();
+    wait_for_earlier();
     if (row >= rows)
         return;
     for (int k = 0; k < count; k++) {
@@ -137,24 +154,18 @@ static int run_steps(depth *axis, const make_step *steps, size_t count, size_t r
     const size_t slice = plan->width / plan->heads;
     if (rows == 0 || count == 0)
         return DONE;
-    const unsigned grid = (unsigned)((rows + MAKE_WARPS - 1) / MAKE_WARPS);
-    const int width = (int)plan->width, heads = (int)plan->heads;
-    cudaStream_t stream = axis->device->stream;
-#define MAKE(real, N)                                                                              \
-    make_values<real, N><<<grid, 32 * MAKE_WARPS, 0, stream>>>(                                    \
-        axis->view, steps, (int)count, rows, width, heads, make_lanes(slice / (N)), plan->eps)
-    if (slice % 8 == 0) {
-        if (axis->device->bf16)
-            MAKE(__nv_bfloat16, 8);
-        else
-            MAKE(float, 8);
-    } else if (axis->device->bf16) {
-        MAKE(__nv_bfloat16, 1);
-    } else {
-        MAKE(float, 1);
-    }
-#undef MAKE
-    return cuda_launched("depth: made", st);
+    const bool bf16 = axis->device->bf16, pieces = slice % 8 == 0;
+    const void *kernel = bf16     ? pieces ? (const void *)make_values<__nv_bfloat16, 8>
+                                           : (const void *)make_values<__nv_bfloat16, 1>
+                             : pieces ? (const void *)make_values<float, 8>
+                                  : (const void *)make_values<float, 1>;
+    int steps_count = (int)count, width = (int)plan->width, heads = (int)plan->heads;
+    int lanes = make_lanes(pieces ? slice / 8 : slice);
+    float eps = plan->eps;
+    void *parameters[] = {
+        (void *)&axis->view, (void *)&steps, &steps_count, &rows, &width, &heads, &lanes, &eps};
+    return depth_launch(axis, kernel, dim3((unsigned)((rows + MAKE_WARPS - 1) / MAKE_WARPS)),
+                        32 * MAKE_WARPS, 0, parameters, "depth: made", st);
 }
 
 /* ---- creating ---- */
@@ -198,11 +209,10 @@ static int check_site(const depth_plan *plan, size_t s, const site_weights *weig
                           cuda_holds(weights->gain, false, 1, width, "depth: gain", st)))
         return status_prefix(st, "site %zu", s);
     const bool vector = site->gate == GATE_SIGMOID_VECTOR;
-    if (depth_gated(site) &&
-        (cuda_holds(weights->gate, vector, vector ? width : 1, vector ? width : 1, "depth: gate",
-                    st) ||
-         (weights->gate_bias &&
-          cuda_holds(weights->gate_bias, false, 1, width, "depth: gate bias", st))))
+    if (depth_gated(site) && (cuda_holds(weights->gate, vector, vector ? width : 1,
+                                         vector ? width : 1, "depth: gate", st) ||
+                              (weights->gate_bias && cuda_holds(weights->gate_bias, false, 1, width,
+                                                                "depth: gate bias", st))))
         return status_prefix(st, "site %zu", s);
     return DONE;
 }
@@ -213,8 +223,7 @@ static __global__ void fold(const float *gain, const float *query, float *folded
         folded[i] = gain[i] * query[i];
 }
 
-template <typename real>
-static __global__ void copy_exact(const float *from, real *to, int width) {
+template <typename real> static __global__ void copy_exact(const float *from, real *to, int width) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i < width)
         store<1>(to + i, *reinterpret_cast<const float(*)[1]>(from + i));
@@ -239,9 +248,9 @@ static int create_site(depth *axis, size_t s, const site_weights *weights, statu
         depth_memory(axis, plan->heads, sizeof(float), (void **)&site->edit_scale, st) ||
         cuda_copy_in(axis->device, site->source, planned->source, sources * sizeof(int), st))
         return FAILED;
-    fold<<<width_blocks(plan), 256, 0, axis->device->stream>>>(
-        (const float *)weights->gain->data, (const float *)weights->query->data, site->folded,
-        (int)plan->width);
+    fold<<<width_blocks(plan), 256, 0, axis->device->stream>>>((const float *)weights->gain->data,
+                                                               (const float *)weights->query->data,
+                                                               site->folded, (int)plan->width);
     if (cuda_launched("depth: folded query", st))
         return FAILED;
     for (int i = 0; i < planned->sources; i++) {
@@ -265,8 +274,8 @@ static int create_null(depth *axis, size_t v, status *st) {
     void *row = axis->value[v].view.row;
     const float *from = (const float *)vector->data;
     if (axis->device->bf16)
-        copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(
-            from, (__nv_bfloat16 *)row, (int)plan->width);
+        copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(from, (__nv_bfloat16 *)row,
+                                                                         (int)plan->width);
     else
         copy_exact<<<width_blocks(plan), 256, 0, axis->device->stream>>>(from, (float *)row,
                                                                          (int)plan->width);
@@ -313,8 +322,8 @@ static int create_steps(depth *axis, size_t v, status *st) {
     size_t count = 0;
     if (value->source)
         steps[count++] = (make_step){(int)v, NO_VALUE, NO_VALUE, 0};
-    for (size_t w = v + 1; kind != VALUE_NULL && w < plan->values &&
-                           plan->value[w].kind != VALUE_OUT; w++) {
+    for (size_t w = v + 1;
+         kind != VALUE_NULL && w < plan->values && plan->value[w].kind != VALUE_OUT; w++) {
         const depth_value *next = &plan->value[w];
         if (next->kind == VALUE_ADD || next->kind == VALUE_SUB)
             steps[count++] = (make_step){(int)w, next->a, next->b, next->kind == VALUE_SUB};
@@ -337,13 +346,12 @@ static int create_table(depth *axis, status *st) {
         return FAILED;
     for (size_t v = 0; v < plan->values; v++)
         views[v] = axis->value[v].view;
-    const int rc =
-        cuda_copy_in(axis->device, axis->view, views, plan->values * sizeof *views, st);
+    const int rc = cuda_copy_in(axis->device, axis->view, views, plan->values * sizeof *views, st);
     free(views);
     for (size_t v = 0; !rc && v < plan->values; v++)
-        if (create_steps(axis, v, st) || (plan->value[v].kind == VALUE_NULL &&
-                                          run_steps(axis, axis->value[v].steps,
-                                                    axis->value[v].step_count, 1, st)))
+        if (create_steps(axis, v, st) ||
+            (plan->value[v].kind == VALUE_NULL &&
+             run_steps(axis, axis->value[v].steps, axis->value[v].step_count, 1, st)))
             return FAILED;
     return rc;
 }
@@ -428,6 +436,7 @@ int cuda_depth_begin(depth *axis, const batch_layout *layout, const depth_wants 
     axis->layout = (batch_layout){layout->sequences, layout->rows, axis->start};
     axis->wants = *wants;
     axis->wants.pairs = wants->pairs && wants->sums;
+    axis->lent = false;
     for (size_t i = 0; i < axis->slots; i++)
         axis->holds[i] = NO_VALUE;
     for (size_t s = 0; s < axis->plan->sites; s++)
@@ -435,6 +444,7 @@ int cuda_depth_begin(depth *axis, const batch_layout *layout, const depth_wants 
     for (size_t v = 0; v < axis->plan->values; v++)
         if (axis->value[v].lent) {
             axis->value[v].lent = NULL;
+            axis->lent = true; /* until the next batch: the table changes in this one */
             if (move_value(axis, v, cuda_depth_storage(axis, v)->data, st))
                 return FAILED;
         }
@@ -456,6 +466,7 @@ int cuda_depth_lend(depth *axis, size_t value, buffer *memory, status *st) {
     if (cuda_holds(memory, true, axis->layout.rows, plan->width, "depth: lent value", st))
         return FAILED;
     axis->value[value].lent = memory;
+    axis->lent = true;
     return move_value(axis, value, memory->data, st);
 }
 

@@ -30,11 +30,11 @@ typedef struct make_step {
 } make_step;
 
 typedef struct value_state {
-    buffer *lent;      /* memory of the caller's that holds it in this batch, or NULL */
-    bool source;       /* some site reads it as a source: its norms are cached */
-    size_t index;      /* its number among the sources, for the table of pairs */
-    value_view view;   /* the host's copy */
-    make_step *steps;  /* device memory: what depth_made makes, this value first (EMB, OUT) */
+    buffer *lent;     /* memory of the caller's that holds it in this batch, or NULL */
+    bool source;      /* some site reads it as a source: its norms are cached */
+    size_t index;     /* its number among the sources, for the table of pairs */
+    value_view view;  /* the host's copy */
+    make_step *steps; /* device memory: what depth_made makes, this value first (EMB, OUT) */
     size_t step_count;
 
     /* For the backward pass. */
@@ -54,30 +54,41 @@ typedef struct site_back {
     float *logit;       /* [sources, max_rows, heads] */
     float *lse;         /* [rows, heads] logarithm of the sum of exp(logit) */
     float *product;     /* [rows, heads] <d_mix, mix> of a slice */
+    void *edge;         /* real: dl / rms of each source, [sources, heads, edge_rows] */
     float *d_folded;    /* [width] the query's gradient before the gain, summed over the batch */
     float *d_gate;      /* [1] that of a scalar gate */
 } site_back;
 
 typedef struct site_state {
     site_weights weights;
-    float *folded;      /* [width] gain * query; NULL for a site without sources */
-    int *source;        /* the plan's list, in device memory */
-    bool read;          /* in this batch */
-    double *sums;       /* device: [max_sequences, layout.total], made when first wanted */
+    float *folded; /* [width] gain * query; NULL for a site without sources */
+    int *source;   /* the plan's list, in device memory */
+    bool read;     /* in this batch */
+    double *sums;  /* device: [max_sequences, layout.total], made when first wanted */
     size_t sums_length;
     const void *kernel; /* of depth_read.cu, chosen by the shape; NULL: depth_weigh.cu */
     unsigned grid, block;
     size_t shared;
-    float *edit_scale;  /* [heads] of EDIT_QUERY_SCALE */
-    site_back *back;    /* NULL without backward */
+    float *edit_scale; /* [heads] of EDIT_QUERY_SCALE */
+    site_back *back;   /* NULL without backward */
 } site_state;
 
 /* What the kernels of the backward pass know of a site. */
 typedef struct back_view {
     const void *d_mix; /* [rows, width] real, once given */
     const float *logit, *lse, *product, *folded;
+    void *edge;
     float *d_folded;
 } back_view;
+
+/* The sites that have queries to train and what they read, for depth_queries.cu. Device memory. */
+typedef struct depth_queries {
+    bool fit; /* the backend's numbers and the plan's shape; else depth_pull.cu sums as it goes */
+    size_t sites, values;
+    int *value;        /* [values] */
+    const void **edge; /* [values, sites] where a site keeps a value's, NULL: does not read it */
+    float **d_folded;  /* [sites] */
+} depth_queries;
 
 typedef struct depth_uses depth_uses; /* who uses which value; depth_pull.cu */
 
@@ -98,6 +109,7 @@ struct depth {
     void **memory;      /* every piece of device memory, freed with the object */
     size_t memory_count, memory_room;
 
+    bool lent;           /* some value is, in this batch */
     batch_layout layout; /* of this batch; `start` is the object's own copy */
     size_t *start;       /* [max_sequences + 1] */
     depth_wants wants;
@@ -109,6 +121,9 @@ struct depth {
 
     depth_uses *uses; /* NULL without backward */
     back_view *back;  /* device: [plan->sites] */
+    size_t edge_rows; /* max_rows in whole groups of 8 */
+    depth_queries queries;
+    bool queries_summed; /* in this batch */
 };
 
 /* Zeroed device memory that lives as long as the object. */
@@ -141,12 +156,12 @@ static inline size_t depth_pair(size_t i, size_t j) {
 
 /* How a site's input is made of its mix: what the last lines of both ways of reading do. */
 typedef struct site_end {
-    void *in;               /* [rows, width] real */
-    void *mix;              /* [rows, width] real, or NULL */
-    float *mix_exact;       /* [rows, width], or NULL */
-    const void *base;       /* NULL: in = mix */
-    const void *gate;       /* of a vector gate: [rows, width] real, or [width] with gate_stride 0 */
-    const float *scalar;    /* the number of a scalar gate */
+    void *in;            /* [rows, width] real */
+    void *mix;           /* [rows, width] real, or NULL */
+    float *mix_exact;    /* [rows, width], or NULL */
+    const void *base;    /* NULL: in = mix */
+    const void *gate;    /* of a vector gate: [rows, width] real, or [width] with gate_stride 0 */
+    const float *scalar; /* the number of a scalar gate */
     unsigned base_stride, gate_stride;
     int sigmoid, interpolates;
 } site_end;
@@ -188,6 +203,9 @@ void depth_back_free(depth *axis);
 int depth_back_begin(depth *axis, status *st);
 int depth_uses_create(depth *axis, status *st);
 void depth_uses_free(depth_uses *uses);
+/* depth_queries.cu: once everything is pulled, every site's d_folded. */
+int depth_queries_create(depth *axis, status *st);
+int depth_queries_run(depth *axis, status *st);
 /* sigmoid(W base + b) of every row, or of one where the base is the same for all. */
 int depth_vector_gate(depth *axis, size_t site, void *gate, status *st);
 /* to [width] += the columns of `from` [rows, width] real, summed. `partial`: scratch of
@@ -195,7 +213,25 @@ int depth_vector_gate(depth *axis, size_t site, void *gate, status *st);
 size_t depth_column_bytes(const depth *axis);
 int depth_add_columns(depth *axis, const void *from, float *to, float *partial, status *st);
 
+/* Launches a kernel that begins with wait_for_earlier: on cards that can, its blocks start, and
+ * read the object's tables, while the kernel before it in the stream ends. Not where a value is
+ * lent, for then the tables change. */
+int depth_launch(const depth *axis, const void *kernel, dim3 grid, unsigned block, size_t shared,
+                 void **parameters, const char *what, status *st);
+
 /* ---- device code ---- */
+
+/* Before anything is read that an earlier kernel has written, and before anything is written. */
+static __device__ __forceinline__ void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+static __device__ __forceinline__ void let_next_start() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 /* N elements from p as floats; N is 8 (p 16-byte aligned) or 1. */
 template <int N> static __device__ __forceinline__ void load(const float *p, float (&x)[N]) {
@@ -214,7 +250,8 @@ static __device__ __forceinline__ void widen(uint4 w, float (&x)[8]) {
     x[4] = __uint_as_float(w.z << 16), x[5] = __uint_as_float(w.z & 0xffff0000u);
     x[6] = __uint_as_float(w.w << 16), x[7] = __uint_as_float(w.w & 0xffff0000u);
 }
-template <int N> static __device__ __forceinline__ void load(const __nv_bfloat16 *p, float (&x)[N]) {
+template <int N>
+static __device__ __forceinline__ void load(const __nv_bfloat16 *p, float (&x)[N]) {
     if constexpr (N == 8)
         widen(*reinterpret_cast<const uint4 *>(p), x);
     else

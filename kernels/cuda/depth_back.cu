@@ -23,6 +23,9 @@ static int keep_site(depth *axis, size_t s, back_view *view, status *st) {
                      st) ||
         depth_memory(axis, cells, sizeof(float), (void **)&back->lse, st) ||
         depth_memory(axis, cells, sizeof(float), (void **)&back->product, st) ||
+        (planned->sources > 1 &&
+         depth_memory(axis, (size_t)planned->sources * axis->plan->heads * axis->edge_rows,
+                      device->bf16 ? sizeof(__nv_bfloat16) : sizeof(float), &back->edge, st)) ||
         depth_memory(axis, width, sizeof(float), (void **)&back->d_folded, st) ||
         depth_memory(axis, 1, sizeof(float), (void **)&back->d_gate, st) ||
         (planned->base != NO_VALUE &&
@@ -31,8 +34,8 @@ static int keep_site(depth *axis, size_t s, back_view *view, status *st) {
          (cuda_buffer_create(device, BUFFER_REAL, elements, &back->gate, st) ||
           cuda_buffer_create(device, BUFFER_REAL, elements, &back->d_gated, st))))
         return FAILED;
-    *view = (back_view){NULL,          back->logit,           back->lse,
-                        back->product, axis->site[s].folded, back->d_folded};
+    *view = (back_view){NULL,       back->logit,   back->lse, back->product, axis->site[s].folded,
+                        back->edge, back->d_folded};
     return DONE;
 }
 
@@ -41,6 +44,7 @@ int depth_back_create(depth *axis, status *st) {
     back_view *views = (back_view *)mem_array(plan->sites, sizeof *views, "depth sites", st);
     if (!views)
         return FAILED;
+    axis->edge_rows = (axis->max_rows + 7) / 8 * 8;
     int rc = depth_memory(axis, plan->sites, sizeof *views, (void **)&axis->back, st);
     for (size_t s = 0; s < plan->sites && !rc; s++)
         rc = keep_site(axis, s, &views[s], st);
@@ -55,6 +59,8 @@ int depth_back_create(depth *axis, status *st) {
             rc = cuda_buffer_create(axis->device, BUFFER_REAL, axis->max_rows * plan->width,
                                     &value->gradient, st);
     }
+    if (!rc)
+        rc = depth_queries_create(axis, st);
     return rc ? FAILED : depth_uses_create(axis, st);
 }
 
@@ -83,6 +89,7 @@ static __global__ void forget(const back_view *back, int width) {
 int depth_back_begin(depth *axis, status *st) {
     const depth_plan *plan = axis->plan;
     cudaStream_t stream = axis->device->stream;
+    axis->queries_summed = false;
     for (size_t v = 0; v < plan->values; v++) {
         axis->value[v].pulled = false;
         if (axis->value[v].d_null &&
@@ -174,6 +181,8 @@ template <typename real, int N>
 static __global__ void __launch_bounds__(32 * WARPS) give_site(const __grid_constant__ giving g) {
     const size_t task = (size_t)blockIdx.x * WARPS + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
+    let_next_start();
+    wait_for_earlier();
     if (task == 0 && lane == 0)
         g.back->d_mix = g.d_mix ? g.d_mix : g.d_in;
     if (task >= g.rows * (size_t)g.heads)
@@ -275,17 +284,14 @@ static int launch_give(depth *axis, size_t site, const buffer *d_in, status *st)
         if (scalar && cuda_scratch(device, tasks * sizeof(float), (void **)&g.gate_part, st))
             return FAILED;
     }
-    const unsigned grid = (unsigned)((tasks + WARPS - 1) / WARPS);
-    if (g.slice % 8 == 0) {
-        if (device->bf16)
-            give_site<__nv_bfloat16, 8><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-        else
-            give_site<float, 8><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    } else if (device->bf16) {
-        give_site<__nv_bfloat16, 1><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    } else {
-        give_site<float, 1><<<grid, 32 * WARPS, 0, device->stream>>>(g);
-    }
+    const void *kernel = device->bf16  ? g.slice % 8 ? (const void *)give_site<__nv_bfloat16, 1>
+                                                     : (const void *)give_site<__nv_bfloat16, 8>
+                          : g.slice % 8 ? (const void *)give_site<float, 1>
+                                       : (const void *)give_site<float, 8>;
+    void *parameters[] = {&g};
+    if (depth_launch(axis, kernel, dim3((unsigned)((tasks + WARPS - 1) / WARPS)), 32 * WARPS, 0,
+                     parameters, "depth: give", st))
+        return FAILED;
     if (scalar)
         sum_all<<<1, 1024, 0, device->stream>>>(g.gate_part, tasks, back->d_gate);
     if (cuda_launched("depth: give", st))
@@ -493,11 +499,13 @@ int cuda_depth_site_grads(depth *axis, size_t site, const site_grads *grads, sta
         }
     if (axis->layout.rows == 0)
         return DONE;
+    if (!axis->queries_summed && depth_queries_run(axis, st))
+        return FAILED;
+    axis->queries_summed = true;
     add_learned<<<blocks_of(plan->width), 256, 0, axis->device->stream>>>(l);
     if (cuda_launched("depth: gradients", st))
         return FAILED;
-    return depth_gated_by_vector(planned)
-               ? add_vector_gate(axis, &axis->value[planned->base].view, state->back->gate, grads,
-                                 st)
-               : DONE;
+    return depth_gated_by_vector(planned) ? add_vector_gate(axis, &axis->value[planned->base].view,
+                                                            state->back->gate, grads, st)
+                                          : DONE;
 }

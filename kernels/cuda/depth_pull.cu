@@ -3,10 +3,10 @@
  * With a = exp(l - lse) the weights, d_mix the gradient of a reader's mix, u = gain * query and
  * r = 1 / rms(v), per head's slice:
  *     dl = a (<v, d_mix> - <d_mix, mix>)
- *     dv = sum over readers of (a d_mix + dl r u)  -  (sum over readers and heads of dl l) r^2 v / d
- * and a reader's du = sum over tokens of dl r v, for which dl r of all rows is written out.
+ *     dv = sum over readers of (a d_mix + dl r u)  -  (sum over readers and heads of dl l) r^2 v /
+ * d and a reader's du = sum over tokens of dl r v, for which dl r of all rows is written out.
  */
-#include "kernels/cuda/depth.h"
+#include "kernels/cuda/depth_pull.cuh"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,29 +21,13 @@ typedef struct value_use {
     size_t position; /* USE_SOURCE: among the site's sources */
 } value_use;
 
-/* A site with several sources, of which the value is one. */
-typedef struct reader {
-    int site, position;
-} reader;
-
-/* A gradient that reaches the value as it is, or with the other sign. */
-typedef struct term {
-    const void *from; /* [rows, width] */
-    float sign;
-} term;
-
-enum { TERMS = 8 };
-typedef struct term_list {
-    int count;
-    term term[TERMS];
-} term_list;
-
 struct depth_uses {
     value_use *use; /* those of value v at first[v] .. first[v + 1] - 1 */
     size_t *first;  /* [values + 1] */
     reader *reader; /* device: likewise, the readers of a value first */
     int *readers;   /* [values] */
     term *term;     /* of the value being pulled, three of a use */
+    pull_kernel kernel;
 };
 
 /* Enters a use where `at` says, or without `use` counts it there. */
@@ -85,9 +69,8 @@ static int create_readers(depth *axis, size_t total, status *st) {
                 readers[uses->first[v] + (size_t)uses->readers[v]++] =
                     (reader){(int)use->by, (int)use->position};
         }
-    const int rc =
-        depth_memory(axis, total, sizeof *readers, (void **)&uses->reader, st) ||
-        cuda_copy_in(axis->device, uses->reader, readers, total * sizeof *readers, st);
+    const int rc = depth_memory(axis, total, sizeof *readers, (void **)&uses->reader, st) ||
+                   cuda_copy_in(axis->device, uses->reader, readers, total * sizeof *readers, st);
     free(readers);
     return rc ? FAILED : DONE;
 }
@@ -117,7 +100,8 @@ int depth_uses_create(depth *axis, status *st) {
     if (!uses->use || !uses->term)
         goto done;
     list_uses(plan, uses->use, at);
-    rc = create_readers(axis, total, st);
+    rc = create_readers(axis, total, st) || depth_pull_choose(axis, &uses->kernel, st) ? FAILED
+                                                                                       : DONE;
 done:
     free(at);
     return rc;
@@ -134,19 +118,6 @@ void depth_uses_free(depth_uses *uses) {
 }
 
 /* ---- one value ---- */
-
-/* A value being pulled. */
-typedef struct pulling {
-    const value_view *view; /* of the value */
-    const back_view *back;
-    const reader *reader;
-    void *out;   /* [rows, width] real */
-    float *edge; /* [rows, heads, readers] dl r */
-    size_t rows, logit_rows;
-    int readers, width, heads, slice;
-    bool more; /* `out` holds what earlier terms have left */
-    term_list terms;
-} pulling;
 
 enum { PULL_WARPS = 8 };
 
@@ -183,11 +154,15 @@ static __global__ void __launch_bounds__(32 * PULL_WARPS)
                     dot = fmaf(x[j], y[j], dot);
             }
             dot = sum_lanes(dot);
-            const float l = site.logit[((size_t)by.position * p.logit_rows + row) *
-                                           (size_t)p.heads + (size_t)h];
+            const float l =
+                site.logit[((size_t)by.position * p.logit_rows + row) * (size_t)p.heads +
+                           (size_t)h];
             const float a = __expf(l - site.lse[cell]), dl = a * (dot - site.product[cell]);
             if (lane == 0)
-                p.edge[cell * (size_t)p.readers + (size_t)k] = dl * r;
+                store<1>(static_cast<real *>(site.edge) +
+                             ((size_t)by.position * (size_t)p.heads + (size_t)h) * p.edge_rows +
+                             row,
+                         {dl * r});
             back = fmaf(dl, l, back);
             for (int i = first + lane * N; i < first + p.slice; i += 32 * N) {
                 float y[N], u[N];
@@ -244,22 +219,31 @@ static __global__ void __launch_bounds__(128)
     const value_view view = *p.view;
     const size_t each = (p.rows + QUERY_SPLITS - 1) / QUERY_SPLITS, first = blockIdx.z * each;
     const size_t last = first + each < p.rows ? first + each : p.rows;
-    const int head = i / p.slice;
+    const size_t head = (size_t)(i / p.slice);
+    const real *edge[QUERY_READERS];
     float sum[QUERY_READERS] = {};
+#pragma unroll
+    for (int k = 0; k < QUERY_READERS; k++) {
+        const reader by = p.reader[first_reader + k < p.readers ? first_reader + k : first_reader];
+        edge[k] = static_cast<const real *>(p.back[by.site].edge) +
+                  ((size_t)by.position * (size_t)p.heads + head) * p.edge_rows;
+    }
     for (size_t row = first; row < last; row++) {
         float v[1];
         load<1>(static_cast<const real *>(view.row) + row * view.stride + i, v);
-        const float *edge = p.edge + (row * (size_t)p.heads + (size_t)head) * (size_t)p.readers;
 #pragma unroll
-        for (int k = 0; k < QUERY_READERS; k++)
-            if (first_reader + k < p.readers)
-                sum[k] = fmaf(edge[first_reader + k], v[0], sum[k]);
+        for (int k = 0; k < QUERY_READERS; k++) {
+            float e[1];
+            load<1>(edge[k] + row, e);
+            sum[k] = fmaf(e[0], v[0], sum[k]);
+        }
     }
 #pragma unroll
     for (int k = 0; k < QUERY_READERS; k++)
         if (first_reader + k < p.readers)
             partial[((size_t)blockIdx.z * (size_t)p.readers + (size_t)(first_reader + k)) *
-                        (size_t)p.width + (size_t)i] = sum[k];
+                        (size_t)p.width +
+                    (size_t)i] = sum[k];
 }
 
 /* Adds the parts, in order, to the readers' sums. */
@@ -275,7 +259,24 @@ static __global__ void add_queries(const __grid_constant__ pulling p, const floa
 
 /* ---- launching ---- */
 
-static void pull_rows(const depth *axis, const pulling *p) {
+/* The kernel chosen for the plan, where the value has readers. */
+static int pull_by_ring(const depth *axis, const pulling *p, status *st) {
+    const pull_kernel *chosen = &axis->uses->kernel;
+    const size_t shared = chosen->shared + (size_t)p->readers * chosen->reader_bytes;
+    const size_t tiles = (p->rows + chosen->height - 1) / chosen->height;
+    int blocks = 0, W = chosen->W;
+    if (cuda_ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, chosen->kernel,
+                                                              (int)chosen->block, shared),
+                "depth: pull", st))
+        return FAILED;
+    const size_t most =
+        (size_t)axis->device->properties.multiProcessorCount * (size_t)(blocks > 0 ? blocks : 1);
+    void *parameters[] = {(void *)p, &W};
+    return depth_launch(axis, chosen->kernel, dim3((unsigned)(tiles < most ? tiles : most)),
+                        chosen->block, shared, parameters, "depth: pull", st);
+}
+
+static void pull_by_row(const depth *axis, const pulling *p) {
     const unsigned grid = (unsigned)p->rows, block = 32 * PULL_WARPS;
     const size_t shared = (size_t)p->width * sizeof(float);
     cudaStream_t stream = axis->device->stream;
@@ -339,32 +340,38 @@ static const buffer *single_term(const depth *axis, size_t v) {
     return (planned->interpolates && planned->sources > 0) || back->d_gated ? NULL : back->d_in;
 }
 
-static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
-    const size_t heads = axis->plan->heads, readers = (size_t)p->readers;
+/* Adds to every reader's du, where depth_queries.cu does not do it in the end. */
+static int sum_queries(depth *axis, const pulling *p, status *st) {
+    const size_t readers = (size_t)p->readers;
+    const unsigned across = (unsigned)((axis->plan->width + 127) / 128);
+    const dim3 grid(across, (unsigned)((readers + QUERY_READERS - 1) / QUERY_READERS),
+                    QUERY_SPLITS);
     cudaStream_t stream = axis->device->stream;
-    const size_t edge = (p->rows * heads * readers * sizeof(float) + 255) & ~(size_t)255;
-    const size_t partial = QUERY_SPLITS * readers * axis->plan->width * sizeof(float);
-    char *memory = NULL;
-    if (readers && cuda_scratch(axis->device, edge + partial, (void **)&memory, st))
+    float *partial;
+    if (cuda_scratch(axis->device, QUERY_SPLITS * readers * axis->plan->width * sizeof *partial,
+                     (void **)&partial, st))
         return FAILED;
-    p->edge = (float *)(void *)memory;
+    if (axis->device->bf16)
+        pull_queries<__nv_bfloat16><<<grid, 128, 0, stream>>>(*p, partial);
+    else
+        pull_queries<float><<<grid, 128, 0, stream>>>(*p, partial);
+    add_queries<<<dim3(across, (unsigned)readers), 128, 0, stream>>>(*p, partial);
+    return cuda_launched("depth: queries", st);
+}
+
+static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
     for (size_t done = 0;;) {
         p->terms.count = terms - done < TERMS ? (int)(terms - done) : (int)TERMS;
         for (int t = 0; t < p->terms.count; t++)
             p->terms.term[t] = axis->uses->term[done + (size_t)t];
-        pull_rows(axis, p);
-        if (done == 0 && readers) {
-            const dim3 grid((unsigned)((axis->plan->width + 127) / 128),
-                            (unsigned)((readers + QUERY_READERS - 1) / QUERY_READERS),
-                            QUERY_SPLITS);
-            float *parts = (float *)(void *)(memory + edge);
-            if (axis->device->bf16)
-                pull_queries<__nv_bfloat16><<<grid, 128, 0, stream>>>(*p, parts);
-            else
-                pull_queries<float><<<grid, 128, 0, stream>>>(*p, parts);
-            add_queries<<<dim3((unsigned)((axis->plan->width + 127) / 128), (unsigned)readers), 128,
-                          0, stream>>>(*p, parts);
+        if (p->readers && axis->uses->kernel.kernel) {
+            if (pull_by_ring(axis, p, st))
+                return FAILED;
+        } else {
+            pull_by_row(axis, p);
         }
+        if (p->readers && !axis->queries.fit && sum_queries(axis, p, st))
+            return FAILED;
         done += (size_t)p->terms.count;
         if (done >= terms)
             break;
@@ -372,6 +379,18 @@ static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
         p->readers = 0;
     }
     return cuda_launched("depth: pull", st);
+}
+
+/* The gradients of the mixes of a value's first readers. */
+static void note_mixes(const depth *axis, size_t v, const void **d_mix) {
+    const depth_uses *uses = axis->uses;
+    size_t count = 0;
+    for (size_t i = uses->first[v]; i < uses->first[v + 1] && count < NOTED; i++) {
+        const depth_site *planned = &axis->plan->site[uses->use[i].by];
+        const site_back *back = axis->site[uses->use[i].by].back;
+        if (uses->use[i].kind == USE_SOURCE && planned->sources > 1)
+            d_mix[count++] = depth_gated(planned) ? back->mix->data : back->d_in->data;
+    }
 }
 
 static int pull_value(depth *axis, size_t v, status *st) {
@@ -395,8 +414,10 @@ static int pull_value(depth *axis, size_t v, status *st) {
     p.back = axis->back;
     p.reader = axis->uses->reader + axis->uses->first[v];
     p.readers = axis->uses->readers[v];
+    note_mixes(axis, v, p.d_mix);
     p.rows = axis->layout.rows;
     p.logit_rows = axis->max_rows;
+    p.edge_rows = axis->edge_rows;
     p.width = (int)plan->width;
     p.heads = (int)plan->heads;
     p.slice = (int)(plan->width / plan->heads);

@@ -13,8 +13,21 @@
  * time.
  */
 #include "kernels/cuda/depth.h"
+#include "kernels/cuda/depth_ring.cuh"
 
 #include <math.h>
+
+/* Variants for the lab. */
+#ifndef DEPTH_BATCH
+#define DEPTH_BATCH 4
+#define DEPTH_STAGES 2
+#define DEPTH_WARPS 4
+#define DEPTH_PIECES 4
+#define DEPTH_WIDE_BATCH 3
+#define DEPTH_WIDE_STAGES 2
+#define DEPTH_WIDE_PIECES 4
+#define DEPTH_ORDER 1
+#endif
 
 namespace {
 
@@ -25,25 +38,6 @@ struct source_row {
     unsigned stride, step;
 };
 
-__device__ __forceinline__ void copy_ahead16(void *to, const void *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void copy_ahead4(void *to, const void *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                     (unsigned)__cvta_generic_to_shared(to)),
-                 "l"(from)
-                 : "memory");
-}
-__device__ __forceinline__ void stage_ends() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int LEFT> __device__ __forceinline__ void wait_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
-
 /* Bytes of a slot, one source of one warp: planes of 16 bytes a lane, then its 1 / rms. */
 template <typename real> __host__ __device__ constexpr int planes(int pieces) {
     return pieces * (int)sizeof(real) / 2;
@@ -52,12 +46,12 @@ template <typename real> __host__ __device__ constexpr int slot_bytes(int pieces
     return planes<real>(pieces) * 512 + 128;
 }
 
-__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane,
-                                         float (&x)[8], const __nv_bfloat16 *) {
+__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane, float (&x)[8],
+                                         const __nv_bfloat16 *) {
     widen(*reinterpret_cast<const uint4 *>(slot + c * 512 + lane * 16), x);
 }
-__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane,
-                                         float (&x)[8], const float *) {
+__device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int lane, float (&x)[8],
+                                         const float *) {
     const float4 a = *reinterpret_cast<const float4 *>(slot + 2 * c * 512 + lane * 16);
     const float4 b = *reinterpret_cast<const float4 *>(slot + (2 * c + 1) * 512 + lane * 16);
     x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
@@ -80,6 +74,7 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     float *logits; /* [tasks, sources] of a warp, or NULL */
     int lane, own, group, warp, warps, pieces;
     unsigned parity = 0;
+    int held = -1; /* the head whose folded query is in u */
     float u[C][8], mix[C][8], most, total;
 
     __device__ __forceinline__ site_reader(const site_read &args) : a(args) {}
@@ -124,16 +119,22 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
 
     __device__ __forceinline__ void start_task(const place &at) {
         const float *folded = a.folded + (size_t)at.head * (size_t)a.slice;
+        if (at.head != held) {
+            held = at.head;
 #pragma unroll
-        for (int c = 0; c < C; c++) {
-            if (piece(c) < pieces)
-                load<8>(folded + piece(c) * 8, u[c]);
+            for (int c = 0; c < C; c++) {
+                if (piece(c) < pieces)
+                    load<8>(folded + piece(c) * 8, u[c]);
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                u[c][i] = piece(c) < pieces ? u[c][i] : 0.0f;
-                mix[c][i] = 0.0f;
+                for (int i = 0; i < 8; i++)
+                    u[c][i] = piece(c) < pieces ? u[c][i] : 0.0f;
             }
         }
+#pragma unroll
+        for (int c = 0; c < C; c++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                mix[c][i] = 0.0f;
         most = -INFINITY;
         total = 0.0f;
     }
@@ -244,8 +245,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         if (logits) {
             __syncwarp();
             const float *mine = logits + group * (a.sources | 1);
-            float *out = a.weights +
-                         (at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
+            float *out =
+                a.weights + (at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
             if (at.live && (!WIDE || warp == 0))
                 for (int s = own; s < a.sources; s += P)
                     out[s] = __expf(mine[s] - most) * scale;
@@ -268,9 +269,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         }
     }
 
-    __device__ __forceinline__ void run(size_t first, size_t stride) {
-        const size_t all = a.rows * (size_t)a.heads;
-        const size_t units = WIDE ? all : (all + tasks - 1) / tasks;
+    /* Units first, first + stride, ... below `units`. */
+    __device__ __forceinline__ void run(size_t first, size_t units, size_t stride) {
         place copied, at;
         int copied_source = 0, stage = 0;
         copied.unit = first;
@@ -308,13 +308,15 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     }
 };
 
-enum { MOST_THREADS = 256 };
+enum { MOST_THREADS = 512 };
 
 template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES>
-__global__ void __launch_bounds__(MOST_THREADS) read_site(const __grid_constant__ site_read args) {
+__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS)
+    read_site(const __grid_constant__ site_read args) {
     typedef site_reader<real, P, C, WIDE, BATCH, STAGES> reader;
     extern __shared__ __align__(16) unsigned char shared[];
     reader r(args);
+    let_next_start();
     r.lane = (int)threadIdx.x % 32;
     r.warp = (int)threadIdx.x / 32;
     r.warps = (int)blockDim.x / 32;
@@ -329,8 +331,8 @@ __global__ void __launch_bounds__(MOST_THREADS) read_site(const __grid_constant_
     r.ring = rings + (size_t)r.warp * ring_bytes;
     r.parts = rest;
     rest += WIDE ? 2 * r.warps * BATCH : 0;
-    r.logits = args.weights ? rest + (WIDE ? 0 : r.warp * reader::tasks * (args.sources | 1))
-                            : NULL;
+    r.logits =
+        args.weights ? rest + (WIDE ? 0 : r.warp * reader::tasks * (args.sources | 1)) : NULL;
     for (int s = (int)threadIdx.x; s < args.sources; s += (int)blockDim.x) {
         const value_view view = args.view[args.source[s]];
         table[s].row = view.row;
@@ -339,13 +341,26 @@ __global__ void __launch_bounds__(MOST_THREADS) read_site(const __grid_constant_
         table[s].step = view.step;
     }
     /* Lanes without a piece read what was never copied: it must be a number. */
-    for (size_t i = (size_t)r.lane * 16; i < ring_bytes; i += 512)
-        *reinterpret_cast<uint4 *>(r.ring + i) = make_uint4(0, 0, 0, 0);
+    if (r.pieces < P * C * (WIDE ? r.warps : 1))
+        for (size_t i = (size_t)r.lane * 16; i < ring_bytes; i += 512)
+            *reinterpret_cast<uint4 *>(r.ring + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
+    wait_for_earlier();
+    const size_t all = args.rows * (size_t)args.heads;
+    const size_t units = WIDE ? all : (all + reader::tasks - 1) / reader::tasks;
+#if DEPTH_ORDER == 0
     if (WIDE)
-        r.run(blockIdx.x, gridDim.x);
+        r.run(blockIdx.x, units, gridDim.x);
     else
-        r.run((size_t)r.warp * gridDim.x + blockIdx.x, (size_t)gridDim.x * (size_t)r.warps);
+        r.run((size_t)r.warp * gridDim.x + blockIdx.x, units, (size_t)gridDim.x * (size_t)r.warps);
+#else
+    /* Neighbouring rows to a block: few pages of each source. */
+    const size_t first = units * blockIdx.x / gridDim.x, end = units * (blockIdx.x + 1) / gridDim.x;
+    if (WIDE)
+        r.run(first, end, 1);
+    else
+        r.run(first + (size_t)r.warp, end, (size_t)r.warps);
+#endif
 }
 
 struct choice {
@@ -365,30 +380,39 @@ choice choice_of(int warps) {
                   WIDE};
 }
 
-/* P and C from the pieces of a slice: up to four pieces a lane (five where that is all of them). */
-template <typename real> bool choose(size_t pieces, choice *out) {
-    if (pieces == 1)
-        *out = choice_of<real, 1, 1, false, 4, 2>(4);
-    else if (pieces == 2)
-        *out = choice_of<real, 1, 2, false, 4, 2>(4);
-    else if (pieces <= 4)
-        *out = choice_of<real, 1, 4, false, 4, 2>(4);
-    else if (pieces <= 8)
-        *out = choice_of<real, 2, 4, false, 4, 2>(4);
-    else if (pieces <= 16)
-        *out = choice_of<real, 4, 4, false, 4, 2>(4);
-    else if (pieces <= 20)
-        *out = choice_of<real, 4, 5, false, 4, 2>(4);
-    else if (pieces <= 32)
-        *out = choice_of<real, 8, 4, false, 4, 2>(4);
-    else if (pieces <= 64)
-        *out = choice_of<real, 16, 4, false, 4, 2>(4);
-    else if (pieces <= 128)
-        *out = choice_of<real, 32, 4, false, 4, 2>(4);
-    else if (pieces <= 8 * 128)
-        *out = choice_of<real, 32, 4, true, 4, 2>((int)((pieces + 127) / 128));
+template <typename real, int C> bool choose_lanes(size_t pieces, choice *out) {
+    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
+    if (pieces <= C)
+        *out = choice_of<real, 1, C, false, batch, stages>(warps);
+    else if (pieces <= 2 * C)
+        *out = choice_of<real, 2, C, false, batch, stages>(warps);
+    else if (pieces <= 4 * C)
+        *out = choice_of<real, 4, C, false, batch, stages>(warps);
+    else if (pieces <= 8 * C)
+        *out = choice_of<real, 8, C, false, batch, stages>(warps);
+    else if (pieces <= 16 * C)
+        *out = choice_of<real, 16, C, false, batch, stages>(warps);
+    else if (pieces <= 32 * C)
+        *out = choice_of<real, 32, C, false, batch, stages>(warps);
     else
         return false;
+    return true;
+}
+
+/* P and C from the pieces of a slice. */
+template <typename real> bool choose(size_t pieces, choice *out) {
+    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
+    if (pieces == 1)
+        *out = choice_of<real, 1, 1, false, batch, stages>(warps);
+    else if (pieces == 2)
+        *out = choice_of<real, 1, 2, false, batch, stages>(warps);
+    else if (pieces > 16 && pieces <= 20)
+        *out = choice_of<real, 4, 5, false, batch, stages>(warps);
+    else if (pieces > 32 * DEPTH_PIECES && pieces <= 32 * DEPTH_WIDE_PIECES * (MOST_THREADS / 32))
+        *out = choice_of<real, 32, DEPTH_WIDE_PIECES, true, DEPTH_WIDE_BATCH, DEPTH_WIDE_STAGES>(
+            (int)((pieces + 32 * DEPTH_WIDE_PIECES - 1) / (32 * DEPTH_WIDE_PIECES)));
+    else
+        return choose_lanes<real, DEPTH_PIECES>(pieces, out);
     return true;
 }
 
@@ -418,8 +442,8 @@ int depth_read_choose(depth *axis, size_t site, status *st) {
         return FAILED;
     state->kernel = c.kernel;
     state->block = 32 * (unsigned)c.warps;
-    state->grid = (unsigned)(axis->device->properties.multiProcessorCount *
-                             (blocks > 0 ? blocks : 1));
+    state->grid =
+        (unsigned)(axis->device->properties.multiProcessorCount * (blocks > 0 ? blocks : 1));
     return DONE;
 }
 
@@ -466,8 +490,7 @@ static int prepare_end(depth *axis, size_t index, void *gate, site_end *end, sta
     const depth_site *planned = &axis->plan->site[index];
     const site_state *site = &axis->site[index];
     /* An interpolation without a gate is the mix itself. */
-    if (planned->base == NO_VALUE ||
-        (planned->interpolates && planned->gate == GATE_NONE))
+    if (planned->base == NO_VALUE || (planned->interpolates && planned->gate == GATE_NONE))
         return DONE;
     const value_view *base = &axis->value[planned->base].view;
     end->base = base->row;
@@ -502,13 +525,11 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     if (planned->sources == 0) {
         const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
         if (axis->device->bf16)
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(axis->view, planned->base, width,
-                                                              rows * width,
-                                                              (__nv_bfloat16 *)args->in->data);
+            copy_base<<<grid, 256, 0, axis->device->stream>>>(
+                axis->view, planned->base, width, rows * width, (__nv_bfloat16 *)args->in->data);
         else
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(axis->view, planned->base, width,
-                                                              rows * width,
-                                                              (float *)args->in->data);
+            copy_base<<<grid, 256, 0, axis->device->stream>>>(
+                axis->view, planned->base, width, rows * width, (float *)args->in->data);
         if (cuda_launched("depth: read", st))
             return FAILED;
         return axis->wants.sums ? depth_sums_add(axis, args->site, NULL, NULL, NULL, st) : DONE;
@@ -546,8 +567,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
         read.logit_rows = axis->max_rows;
         read.end.mix = site->back->mix ? site->back->mix->data : NULL;
     }
-    void *gate = site->back && site->back->gate ? site->back->gate->data
-                                                : memory + weight_bytes + mix_bytes;
+    void *gate =
+        site->back && site->back->gate ? site->back->gate->data : memory + weight_bytes + mix_bytes;
     if (prepare_end(axis, args->site, gate, &read.end, st))
         return FAILED;
     if (scaled && depth_edit_weights(axis, &read, edit, st))
@@ -561,9 +582,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
             return FAILED;
     } else {
         void *parameters[] = {&read};
-        if (cuda_ok(cudaLaunchKernel(site->kernel, dim3(site->grid), dim3(site->block), parameters,
-                                     site->shared, axis->device->stream),
-                    "depth: read", st))
+        if (depth_launch(axis, site->kernel, dim3(site->grid), site->block, site->shared,
+                         parameters, "depth: read", st))
             return FAILED;
     }
     if (!axis->wants.sums)

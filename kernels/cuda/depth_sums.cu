@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(32 * WARPS)
 struct summing {
     const value_view *view;
     const int *source;
-    const int *start; /* [sequences + 1] */
+    const int *start;             /* [sequences + 1] */
     const float *weights, *share; /* share NULL: no geometry */
     double *partial;              /* [sequences, tiles, fields.total] */
     int tile, skip;
@@ -153,10 +153,9 @@ __device__ __forceinline__ float source_length(const summing &s, size_t row, int
     const value_view v = s.view[s.source[source]];
     float square = 0.0f;
     for (int h = 0; h < s.f.heads; h++) {
-        const float x =
-            s.weights[(row * (size_t)s.f.heads + (size_t)h) * (size_t)s.f.sources +
-                      (size_t)source] *
-            v.norm[row * v.step * (size_t)s.f.heads + (size_t)h];
+        const float x = s.weights[(row * (size_t)s.f.heads + (size_t)h) * (size_t)s.f.sources +
+                                  (size_t)source] *
+                        v.norm[row * v.step * (size_t)s.f.heads + (size_t)h];
         square = fmaf(x, x, square);
     }
     return sqrtf(square);
@@ -169,8 +168,8 @@ __device__ void row_terms(const summing &s, size_t row, const float *heads, floa
     for (int i = lane; i < s.f.sources; i += 32) {
         float mean = 0.0f;
         for (int k = 0; k < s.f.heads; k++)
-            mean += s.weights[(row * (size_t)s.f.heads + (size_t)k) * (size_t)s.f.sources +
-                              (size_t)i];
+            mean +=
+                s.weights[(row * (size_t)s.f.heads + (size_t)k) * (size_t)s.f.sources + (size_t)i];
         h -= plogp(mean / (float)s.f.heads);
         if (s.share)
             lengths += source_length(s, row, i);
@@ -197,9 +196,9 @@ __device__ void pair_terms(const summing &s, size_t first, int rows, const float
             float middle = 0.0f;
             for (int k = lane; k < s.f.sources; k += 32)
                 middle += plogp(0.5f * (a[i * s.f.sources + k] + a[j * s.f.sources + k]));
-            const float js = -0.5f * (heads[(r * n + i) * HEAD_FIELDS] +
-                                      heads[(r * n + j) * HEAD_FIELDS]) -
-                             sum_lanes(middle);
+            const float js =
+                -0.5f * (heads[(r * n + i) * HEAD_FIELDS] + heads[(r * n + j) * HEAD_FIELDS]) -
+                sum_lanes(middle);
             sum += (double)(js < 0.0f ? 0.0f : js);
         }
         if (lane == 0 && i < j) {
@@ -277,8 +276,7 @@ __global__ void __launch_bounds__(32 * WARPS) sum_tile(const __grid_constant__ s
     const size_t first = top < skipped ? (skipped < last ? skipped : last) : top;
     const int rows = (int)(last - first);
     float *heads = shared, *whole = shared + s.tile * s.f.heads * HEAD_FIELDS;
-    double *out =
-        s.partial + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (size_t)s.f.total;
+    double *out = s.partial + ((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (size_t)s.f.total;
     for (int k = warp; k < rows * s.f.heads; k += WARPS)
         head_terms(s, first + (size_t)(k / s.f.heads), k % s.f.heads, heads + k * HEAD_FIELDS);
     __syncthreads();
@@ -352,8 +350,8 @@ __global__ void __launch_bounds__(32 * WARPS) pair_cosines(const __grid_constant
         sum += x == y ? lengths / lengths : (double)dot / (lengths * (double)p.width);
     }
     if (lane == 0)
-        p.partial[((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (size_t)p.count +
-                  (size_t)pair] = sum;
+        p.partial[((size_t)blockIdx.y * gridDim.x + blockIdx.x) * (size_t)p.count + (size_t)pair] =
+            sum;
 }
 
 /* Sums over tiles to pair_sum[number of the pair, sequence]. */
@@ -413,10 +411,14 @@ int sum_pairs(depth *axis, size_t site, const device_layout *layout, status *st)
     if (!cuda_take(device, 3 * count * sizeof(int), &pair, st) &&
         !cuda_take(device, layout->sequences * tiles * count * sizeof(double), &partial, st) &&
         !cuda_copy_in(device, pair, axis->new_pair, 3 * count * sizeof(int), st)) {
-        const pair_list p = {axis->view,     (const int *)pair,
-                             layout->start,  (double *)partial,
-                             (int)count,     width,
-                             tile_rows(axis->plan->heads), (int)axis->wants.skip_first};
+        const pair_list p = {axis->view,
+                             (const int *)pair,
+                             layout->start,
+                             (double *)partial,
+                             (int)count,
+                             width,
+                             tile_rows(axis->plan->heads),
+                             (int)axis->wants.skip_first};
         const dim3 grid((unsigned)tiles, (unsigned)layout->sequences,
                         (unsigned)((count + WARPS - 1) / WARPS));
         if (width % 8 == 0) {
@@ -439,17 +441,22 @@ int sum_pairs(depth *axis, size_t site, const device_layout *layout, status *st)
 }
 
 /* The site's weights to sums [sequences, stride] on the device. */
-int sum_weights(depth *axis, size_t site, const routing_layout *fields_wanted,
-                const float *weights, const float *share, double *partial,
-                const device_layout *layout, double *sums, status *st) {
+int sum_weights(depth *axis, size_t site, const routing_layout *fields_wanted, const float *weights,
+                const float *share, double *partial, const device_layout *layout, double *sums,
+                status *st) {
     const site_state *state = &axis->site[site];
     const size_t tiles = tiles_of(axis);
     const int tile = tile_rows(axis->plan->heads);
-    const summing s = {axis->view, state->source, layout->start, weights,
-                       share,      partial,       tile,          (int)axis->wants.skip_first,
+    const summing s = {axis->view,
+                       state->source,
+                       layout->start,
+                       weights,
+                       share,
+                       partial,
+                       tile,
+                       (int)axis->wants.skip_first,
                        fields_of(fields_wanted)};
-    const size_t shared =
-        (size_t)tile * (HEAD_FIELDS * axis->plan->heads + 2) * sizeof(float);
+    const size_t shared = (size_t)tile * (HEAD_FIELDS * axis->plan->heads + 2) * sizeof(float);
     cudaStream_t stream = axis->device->stream;
     if (shared > (48u << 10) &&
         cuda_ok(cudaFuncSetAttribute(sum_tile, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -477,8 +484,8 @@ int depth_sums_begin(depth *axis, status *st) {
         const size_t length = layout_of(axis, s, axis->wants.pairs).total;
         if (site->sums && site->sums_length >= length)
             continue;
-        if (depth_memory(axis, axis->max_sequences * length, sizeof(double),
-                         (void **)&site->sums, st))
+        if (depth_memory(axis, axis->max_sequences * length, sizeof(double), (void **)&site->sums,
+                         st))
             return FAILED;
         site->sums_length = length;
     }

@@ -1,5 +1,5 @@
-/* depth_weigh.cu - reading a site in three passes: weights, edits, mix. For slices of any width, for
- * any number of sources, and wherever weights are changed between softmax and mix.
+/* depth_weigh.cu - reading a site in three passes: weights, edits, mix. For slices of any width,
+ * for any number of sources, and wherever weights are changed between softmax and mix.
  */
 #include "kernels/cuda/depth.h"
 
@@ -75,8 +75,7 @@ static __global__ void __launch_bounds__(256)
         return;
     const size_t row = at / pieces, channel = at % pieces * N;
     const int head = (int)channel / a.slice;
-    const float *weight =
-        a.weights + (row * (size_t)a.heads + (size_t)head) * (size_t)a.sources;
+    const float *weight = a.weights + (row * (size_t)a.heads + (size_t)head) * (size_t)a.sources;
     float mix[N];
 #pragma unroll
     for (int j = 0; j < N; j++)
@@ -164,9 +163,8 @@ static __global__ void __launch_bounds__(32 * WARPS)
 
 /* Device memory with a copy of `from`, given back after the work submitted meanwhile. */
 static int put(backend *device, const void *from, size_t bytes, void **out, status *st) {
-    return cuda_take(device, bytes, out, st) || cuda_copy_in(device, *out, from, bytes, st)
-               ? FAILED
-               : DONE;
+    return cuda_take(device, bytes, out, st) || cuda_copy_in(device, *out, from, bytes, st) ? FAILED
+                                                                                            : DONE;
 }
 
 static int check_edit(const site_read *args, const depth_edit *edit, status *st) {
@@ -244,8 +242,8 @@ int depth_edit_weights(depth *axis, const site_read *args, const depth_edit *edi
         (edit->kind == EDIT_TOKEN_MEAN &&
          put(device, edit->weights, heads * sources * sizeof(float), &weights, st)) ||
         cuda_take(device, cells * sizeof(unsigned), &skipped, st) ||
-        cuda_ok(cudaMemsetAsync(skipped, 0, cells * sizeof(unsigned), device->stream),
-                "depth edit", st))
+        cuda_ok(cudaMemsetAsync(skipped, 0, cells * sizeof(unsigned), device->stream), "depth edit",
+                st))
         goto done;
     {
         const edit_view view = {edit->kind,
@@ -325,7 +323,8 @@ int depth_mix(depth *axis, const site_read *args, const depth_edit *edit, status
     void *means = NULL, *table = NULL, *heads = NULL;
     int *head = (int *)mem_array((size_t)args->heads, sizeof *head, "depth edit", st);
     const float **mean = (const float **)mem_array(sources, sizeof *mean, "depth edit", st);
-    if (head && mean && !put(device, edit->mean, edit->sources * width * sizeof(float), &means, st)) {
+    if (head && mean &&
+        !put(device, edit->mean, edit->sources * width * sizeof(float), &means, st)) {
         edited_heads(edit, args->heads, head);
         for (size_t i = 0; i < edit->sources; i++)
             mean[edit->source[i]] = (const float *)means + i * width;
