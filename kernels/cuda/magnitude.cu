@@ -85,8 +85,19 @@ static __global__ void __launch_bounds__(MOST_THREADS)
         }
     }
     const float sum = block_sum(squares, sums);
+    float root = sqrtf(sum / (float)width);
+    if (!(sum > 1e-30f && sum < 1e37f)) { /* the squares of some elements may be no floats */
+        __shared__ double exact[32];
+        double all = 0.0;
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            const double value = (double)__uint_as_float(bits[i]);
+            all += bits[i] == 0xffffffffu ? 0.0 : value * value;
+        }
+        root = (float)sqrt(block_sum(all, exact) / width);
+    }
     if (threadIdx.x == 0 && rms)
-        rms[blockIdx.x] = sqrtf(sum / (float)width);
+        rms[blockIdx.x] = root;
     if (absmax || channel) {
         most = block_most(most, mosts);
         const unsigned largest = (unsigned)(most >> 32);
