@@ -1,14 +1,31 @@
 /* attention_back.cu - backward of causal attention: the bf16 kernels and the launcher.
  *
  * Two kernels make the weights again, tile by tile, and nothing is added across blocks: the result
- * is the same bits in every run. The first has 64 queries a block: it passes over the keys once for
- * the rows' log-sums, takes along = <d_out, out>, and passes again for d_query; log-sum and `along`
- * stay in scratch for the second. That one has 64 keys of a kv head a block and passes over the
- * queries that see them, head after head of the group: scores are made transposed, keys by queries,
- * so that weights and their gradients go from sums to operands inside the registers there too.
- * With p the weights: d_value = p^T d_out, d_score = p (d_out value^T - along),
- * d_query = scale d_score key, d_key = scale d_score^T query. Weights and d_score are rounded to
- * bf16 as operands, all sums are fp32.
+ * is the same bits in every run. The first has a tile of queries a block: it passes over the keys
+ * once for the rows' log-sums, takes along = <d_out, out>, and passes again for d_query; log-sum
+ * and `along` stay in scratch for the second. That one has a tile of keys of a kv head a block and
+ * passes over the queries that see them, head after head of the group: scores are made transposed,
+ * keys by queries, so that weights and their gradients go from sums to operands inside the
+ * registers there too. With p the weights: d_value = p^T d_out,
+ * d_score = p (d_out value^T - along), d_query = scale d_score key, d_key = scale d_score^T query.
+ * Weights and d_score are rounded to bf16 as operands, all sums are fp32.
+ *
+ * Eight products of a tile where a kernel that adds d_query across blocks makes five. Tried on an
+ * NVIDIA H200, ms at 16 heads, 4 sequences of 2048 and one of 8192 (first kernel: 16-row pieces a
+ * warp, rows of the passing tiles, warps; second kernel alike):
+ *     64 channels:   1 64 4; 1 64 4   0.706 2.40     2 64 4; 1 64 4   0.710 2.26  in use
+ *                    2 32 4; 1 64 4   0.764 2.46     2 32 8; 1 64 4   0.821 2.64
+ *                    1 64 4; 2 32 4   0.725 2.41     1 64 4; 1 64 8   0.728 2.42
+ *                    1 64 4; 1 32 4   0.753 2.57
+ *     128 channels:  1 64 4; 1 64 4   1.368 4.90     2 32 4; 1 64 4   1.216 4.19
+ *                    1 64 8; 1 64 4   1.335 4.65     1 32 4; 1 64 4   1.278 4.69
+ *                    1 64 4; 1 32 4   1.434 5.18     1 64 4; 1 64 8   1.322 4.63
+ *                    1 64 4; 1 32 8   1.421 4.97     2 32 4; 1 64 8   in use
+ * Two pieces a warp read a right operand once for both; the second kernel has no registers for
+ * that. d_out value^T made before the exponentials, so that they might overlap: 0.790 2.69 and
+ * 1.365 4.83. A division a tile less and loads without branches: no difference, so instructions are
+ * not what it waits for. Blocks in the order of sequences instead of tiles: 1.60 ms against 1.35
+ * with 4 kv heads.
  */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -231,9 +248,6 @@ __global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
         if (here + N <= tile_first + mine)
             continue; /* no query of the tile sees a key of this warp */
         score_tile<D, MT, N>(weight, key + mine * (D + 8), query);
-#ifdef EARLY
-        score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
-#endif
         if (here < tile_first + mine + MT * 16 - 1)
             mask_queries<MT, N>(weight, here, tile_first + mine);
 #pragma unroll
@@ -247,9 +261,7 @@ __global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
                         power_of_two(fmaf(weight[m][n][i], scale, i % 2 ? -sums.y : -sums.x));
         }
         weigh_tile<D, C, MT, N>(d_value, weight, d_row + part);
-#ifndef EARLY
         score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
-#endif
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
             const float2 dot = *(const float2 *)&dots[now][n * 8 + lane % 4 * 2];
@@ -303,18 +315,28 @@ static int launch_key(backend *device, attention_shape shape,
     return cuda_launched("attention_back: keys", st);
 }
 
+/* The fastest of those measured; lab/attention.sh builds others. */
 #ifndef QUERY64
-#define QUERY64 64, 1, 64, 4
+#define QUERY64 64, 2, 64, 4
 #endif
 #ifndef KEY64
 #define KEY64 64, 64, 1, 64, 4
 #endif
 #ifndef QUERY128
-#define QUERY128 128, 1, 64, 4
+#define QUERY128 128, 2, 32, 4
 #endif
 #ifndef KEY128
-#define KEY128 128, 128, 1, 64, 4
+#define KEY128 128, 128, 1, 64, 8
 #endif
+#define KEY128_FEW 128, 128, 1, 64, 4
+
+/* Whether tiles of 128 keys give every multiprocessor a block. The results are the same either way:
+ * a warp's work does not depend on how many a block has. */
+static bool many_keys(const backend *device, attention_shape shape) {
+    status ignored;
+    return attention_blocks(&shape, 128, shape.kv_heads, &ignored) >=
+           (unsigned)device->properties.multiProcessorCount;
+}
 
 static int attention_back_bf16(backend *device, attention_shape shape,
                                const attention_back_buffers<bf16> &at, status *st) {
@@ -325,11 +347,12 @@ static int attention_back_bf16(backend *device, attention_shape shape,
         return launch_query<QUERY64>(device, shape, at, st) ||
                launch_key<KEY64>(device, shape, at, st);
     if (shape.dim <= 96)
-        return launch_query<96, 1, 64, 4>(device, shape, at, st) ||
-               launch_key<96, 96, 1, 64, 4>(device, shape, at, st);
+        return launch_query<96, 2, 32, 4>(device, shape, at, st) ||
+               launch_key<96, 96, 1, 64, 8>(device, shape, at, st);
     if (shape.dim <= 128)
         return launch_query<QUERY128>(device, shape, at, st) ||
-               launch_key<KEY128>(device, shape, at, st);
+               (many_keys(device, shape) ? launch_key<KEY128>(device, shape, at, st)
+                                         : launch_key<KEY128_FEW>(device, shape, at, st));
     return launch_query<256, 1, 32, 4>(device, shape, at, st) ||
            launch_key<256, 128, 1, 32, 4>(device, shape, at, st);
 }

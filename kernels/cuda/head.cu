@@ -5,17 +5,21 @@
  * the logits again, turns each row into softmax - onehot (`real`; in place in fp32), and finishes
  * with two products: d_in = d_logits weight, grad_weight += d_logits^T in. Chunks are cut by shapes
  * alone, so that wanting logits changes nothing: they are copied out of the scratch.
+ *
+ * Logits held at once, tried on an NVIDIA H200 in bf16, ms forward and backward (rows 8192, width
+ * 1280, vocabulary 50304; then width 768, vocabulary 50257): 2^24 2.50 - and 1.99 -, 2^25 2.42 7.54
+ * and 1.89 5.45, 2^26 2.11 6.50 and 1.66 4.62, 2^27 2.17 6.13 and 1.53 4.20, 2^28 - 5.87 and
+ * - 4.09. More rows a product use the card better than fewer logits use its cache. Without columns
+ * padded to a multiple of 8 the vocabulary of 50257 took 7.28 and 14.3 ms.
  */
 #include "kernels/cuda/cuda.h"
 
 #include <math.h>
 
-/* Logits held at once. */
+/* Logits held at once, 512 MiB; backward in bf16 holds their gradients beside them, half as much.
+ */
 #ifndef HEAD_FLOATS
-#define HEAD_FLOATS ((size_t)1 << 26) /* 256 MiB */
-#endif
-#ifndef HEAD_BACK_FLOATS
-#define HEAD_BACK_FLOATS ((size_t)1 << 27) /* 512 MiB; bf16 gradients take half of that again */
+#define HEAD_FLOATS ((size_t)1 << 27)
 #endif
 enum { THREADS = 512 };
 static const size_t CHUNK_ROWS = 128; /* chunks are multiples of it */
@@ -272,8 +276,8 @@ int cuda_head_back(backend *device, const head_back_args *args, status *st) {
         return FAILED;
     if (rows == 0)
         return DONE;
-    if (take_scratch(device, rows, width, vocabulary, args->weight, HEAD_BACK_FLOATS, true,
-                     &scratch, st))
+    if (take_scratch(device, rows, width, vocabulary, args->weight, HEAD_FLOATS, true, &scratch,
+                     st))
         return FAILED;
     for (size_t first = 0; first < rows; first += scratch.rows) {
         const size_t n = rows - first < scratch.rows ? rows - first : scratch.rows;

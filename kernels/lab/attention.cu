@@ -209,6 +209,7 @@ static void check(lab &l) {
     printf("errors against float64: relative L2, largest / largest\n");
     for (size_t dim : {8, 12, 16, 32, 64, 80, 96, 128, 256})
         check_shape(l, {4, 2, dim, mixed});
+    check_shape(l, {8, 8, 128, mixed}); /* enough keys for the larger blocks backward */
     check_shape(l, {6, 1, 10, mixed});
     check_shape(l, {3, 3, 64, {200, 1, 1, 129}});
     check_shape(l, {8, 1, 200, {77}});
