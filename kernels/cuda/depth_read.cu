@@ -208,6 +208,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             logit[j] = __expf(logit[j] - most);
             total += logit[j];
         }
+        if (!a.end.in) /* weights only */
+            return;
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
             if (!FULL && j >= count)
@@ -256,6 +258,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             return;
         if (a.lse && own == 0 && (!WIDE || warp == 0))
             a.lse[at.row * (size_t)a.heads + (size_t)at.head] = most + logf(total);
+        if (!a.end.in)
+            return;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             if (piece(c) >= pieces)
@@ -447,6 +451,13 @@ int depth_read_choose(depth *axis, size_t site, status *st) {
     return DONE;
 }
 
+int depth_read_launch(const depth *axis, size_t site, const site_read *args, status *st) {
+    const site_state *state = &axis->site[site];
+    void *parameters[] = {(void *)args};
+    return depth_launch(axis, state->kernel, dim3(state->grid), state->block, state->shared,
+                        parameters, "depth: read", st);
+}
+
 /* A site without sources passes its base on. */
 template <typename real>
 static __global__ void copy_base(const value_view *view, int base, size_t width, size_t cells,
@@ -520,7 +531,7 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     site->read = true;
     if (site->back)
         site->back->in = args->in;
-    if (rows == 0)
+    if (rows == 0 && !axis->wants.sums)
         return DONE;
     if (planned->sources == 0) {
         const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
@@ -580,11 +591,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
             (edit && !scaled && depth_edit_weights(axis, &read, edit, st)) ||
             depth_mix(axis, &read, edit, st))
             return FAILED;
-    } else {
-        void *parameters[] = {&read};
-        if (depth_launch(axis, site->kernel, dim3(site->grid), site->block, site->shared,
-                         parameters, "depth: read", st))
-            return FAILED;
+    } else if (depth_read_launch(axis, args->site, &read, st)) {
+        return FAILED;
     }
     if (!axis->wants.sums)
         return DONE;

@@ -18,14 +18,15 @@ reading read_c 2 4 4 4 3 3 2 1 &
 reading read_d 4 2 8 4 5 2 4 1 &
 reading read_e 4 2 4 2 3 2 2 1 &
 reading read_f 3 3 2 4 2 3 4 1 &
-pull() { # OBJECT BLOCKS STAGES ROWS PIECES WIDE_ROWS
+pull() { # OBJECT BLOCKS STAGES ROWS PIECES WIDE_ROWS FEW_STAGES
     compile $1 kernels/cuda/depth_pull_ring.cu "-DPULL_BLOCKS=$2 -DPULL_STAGES=$3 -DPULL_ROWS=$4 \
-        -DPULL_PIECES=$5 -DPULL_WIDE_ROWS=$6 -DPULL_WIDE_PIECES=2"
+        -DPULL_PIECES=$5 -DPULL_WIDE_ROWS=$6 -DPULL_WIDE_PIECES=2 \
+        -DPULL_FEW_STAGES=$7"
 }
-pull pull_a 1 3 2 4 3 &
-pull pull_b 2 2 2 4 4 &
-pull pull_c 2 3 2 2 2 &
-pull pull_d 2 2 1 4 2 &
+pull pull_a 1 3 2 4 3 6 &
+pull pull_b 2 2 2 4 4 4 &
+pull pull_c 2 3 2 2 2 7 &
+pull pull_d 2 2 1 4 2 3 &
 for file in depth depth_weigh depth_sums depth_back depth_pull depth_queries backend linear; do
     compile $file kernels/cuda/$file.cu "" &
 done
