@@ -71,7 +71,7 @@ ROOMS := runtime/base runtime kernels kernels/cpu datasets probes analyze plots
 SOURCES := $(wildcard $(ROOMS:%=%/*.c))
 TESTS := $(wildcard $(ROOMS:%=%/tests/test_*.c))
 FUZZERS := $(wildcard $(ROOMS:%=%/tests/fuzz_*.c))
-GPU_CHECKS := kernels/tests/gpu_operations.c kernels/tests/gpu_depth.c
+GPU_CHECKS := $(filter-out %/gpu_case.c,$(wildcard $(ROOMS:%=%/tests/gpu_*.c)))
 HELPERS := $(filter-out $(TESTS) $(FUZZERS) $(GPU_CHECKS),$(wildcard $(ROOMS:%=%/tests/*.c)))
 OBJECTS := $(SOURCES:%.c=$(OUT)/%.o)
 # The plug-in is of C++ and brings the few C files that it calls: nothing of the program's is shared.
@@ -80,10 +80,11 @@ PLUGIN_CUDA := $(wildcard kernels/cuda/*.cu)
 PLUGIN_C := kernels/cuda/plugin.c kernels/routing_sums.c runtime/base/status.c runtime/base/version.c
 PLUGIN_OBJECTS := $(PLUGIN_CUDA:%.cu=$(OUT)/plugin/%.o) $(PLUGIN_C:%.c=$(OUT)/plugin/%.o)
 TEST_PROGRAMS := $(foreach t,$(TESTS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))
+GPU_PROGRAMS := $(foreach t,$(GPU_CHECKS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))
 FUZZ_PROGRAMS := $(foreach f,$(FUZZERS:.c=),$(OUT)/fuzz/$(patsubst fuzz_%,%,$(notdir $f)))
 
-.PHONY: all report programs tests fuzz-programs deps demo check fuzz install uninstall bundle clean \
-    help FORCE
+.PHONY: all report programs tests fuzz-programs deps demo check check-gpu fuzz install uninstall \
+    bundle bundle-gpu clean help FORCE
 all: report $(OUT)/fathom $(PLUGIN) ## the program, build/fathom, and build/fathom-cuda.so
 programs: $(OUT)/fathom $(PLUGIN)
 tests: $(TEST_PROGRAMS)
@@ -234,6 +235,12 @@ check-run:
 	FUZZERS='$(subst $(OUT)/fuzz,$(BUILD)/asan/fuzz,$(FUZZ_PROGRAMS))' \
 	sh runtime/tests/run.sh
 
+# The checks draw new inputs each time. FATHOM_PLUGINS: where the plug-in is found by programs that
+# are not beside it.
+check-gpu: programs $(GPU_PROGRAMS) ## compare CUDA with the CPU: every operation, every golden
+	@set -e; for check in $(GPU_PROGRAMS); do echo "== $$check"; \
+	    FATHOM_PLUGINS=$(OUT) $$check $(GPU_CHECK_ARGUMENTS); done
+
 fuzz: ## run each fuzz driver for FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory asan=1 fuzz-programs
 	@set -e; for f in $(subst $(OUT)/fuzz,$(BUILD)/asan/fuzz,$(FUZZ_PROGRAMS)); do \
@@ -249,14 +256,26 @@ uninstall: ## remove it from there
 	rm -f '$(DESTDIR)$(PREFIX)/bin/fathom' '$(DESTDIR)$(PREFIX)/lib/fathom/fathom-cuda.so'
 
 # RPATH, not RUNPATH: only the former is also used for the libraries' own libraries. The C library
-# itself must come from the machine.
+# itself must come from the machine, and cuBLASLt, of half a gigabyte, with a CUDA toolkit.
 GLIBC := ld-linux.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*
+bundle_libraries = ldd $(1) | awk '$$3 ~ /^\// { print $$3 }' | grep -Ev '/($(GLIBC))\.so' | sort -u | \
+    while read -r library; do cp -L "$$library" $(2)/lib/; done
 bundle: $(OUT)/bundle/fathom ## program and its libraries in build/bundle, to be copied elsewhere
-$(OUT)/bundle/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a
+$(OUT)/bundle/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a $(PLUGIN)
 	@rm -rf $(@D) && mkdir -p $(@D)/lib
-	$(call SAY,link)$(LINK) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
-	@ldd $@ | awk '$$3 ~ /^\// { print $$3 }' | grep -Ev '/($(GLIBC))\.so' | \
-	    while read -r library; do cp -L "$$library" $(@D)/lib/; done
+	$(call SAY,link)$(LINK) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ \
+	    $(OUT)/runtime/main.o $(OUT)/libfathom.a $(LIBS)
+	@$(call bundle_libraries,$@,$(@D))
+	@$(if $(PLUGIN),cp $(PLUGIN) $(@D)/)
+
+# For a machine with a GPU and without the packages; the programs want LD_LIBRARY_PATH=bundle/lib
+# and the repository as working folder.
+bundle-gpu: $(OUT)/gpu.tgz ## what `make check-gpu` runs, in one archive, to be unpacked elsewhere
+$(OUT)/gpu.tgz: $(OUT)/bundle/fathom $(GPU_PROGRAMS)
+	@cp $(GPU_PROGRAMS) $(OUT)/bundle/
+	@$(call bundle_libraries,$(GPU_PROGRAMS),$(OUT)/bundle)
+	@strip $(addprefix $(OUT)/bundle/,fathom $(notdir $(GPU_PROGRAMS)))
+	@tar -C $(OUT) -czf $@ bundle
 
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)

@@ -17,17 +17,15 @@
 
 enum { WARM_UPS = 2 };
 
-enum { FORWARD, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
+enum { FORWARD, MAGNITUDES, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
 static const struct {
     const char *name, *what;
     observer watch;
     bool routed; /* only a model that routes has it */
 } measured[MEASURED] = {
     [FORWARD] = {"forward", "nothing observed", {0}, false},
-    [SUMS] = {"sums",
-              "+ magnitudes and routing sums",
-              {.magnitudes = true, .routing_sums = true},
-              false},
+    [MAGNITUDES] = {"magnitudes", "+ magnitudes", {.magnitudes = true}, false},
+    [SUMS] = {"sums", "+ routing sums", {.magnitudes = true, .routing_sums = true}, true},
     [PAIRS] = {"pairs",
                "+ pairs of heads and of sources",
                {.magnitudes = true, .routing_sums = true, .routing_pairs = true},
@@ -67,6 +65,8 @@ static int run_one(bench *b, size_t which, double *seconds, status *st) {
     int rc = which == BACKWARD ? session_backward(b->run.session, &b->batch, watch, st)
              : which == KEPT   ? session_forward(b->run.session, &b->batch, watch, st)
                                : session_forward(b->plain, &b->batch, watch, st);
+    if (rc == DONE)
+        rc = session_finish(which == BACKWARD || which == KEPT ? b->run.session : b->plain, st);
     *seconds = seconds_now() - start;
     if (rc == DONE && interrupt_pending()) {
         status_fail(st, "interrupted");

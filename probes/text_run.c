@@ -3,13 +3,11 @@
 #include "runtime/base/log.h"
 
 #include <stdlib.h>
-#include <unistd.h>
-
-enum { BATCH_TOKENS = 2048 };
 
 static void choose_limits(const run_options *options, text_run *run) {
     size_t longest = token_source_context(run->source);
-    size_t sequences = options->tokens.batch ? options->tokens.batch : BATCH_TOKENS / longest;
+    size_t sequences =
+        options->tokens.batch ? options->tokens.batch : model_kernels(run->model)->rows / longest;
     if (sequences > run->sequences)
         sequences = run->sequences;
     if (sequences == 0)
@@ -20,22 +18,21 @@ static void choose_limits(const run_options *options, text_run *run) {
                                    .backward = options->backward};
 }
 
-static double machine_memory(void) {
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
 /* Takes smaller batches where memory asks for it and the user did not say, and says what it is. */
 static void fit_memory(const run_options *options, text_run *run) {
+    const kernels *k = model_kernels(run->model);
+    backend *device = model_backend(run->model);
     session_limits *limits = &run->limits;
-    double half = machine_memory() / 2;
+    size_t left = k->memory_left(device);
     while (options->tokens.batch == 0 && limits->sequences > 1 &&
-           (double)session_bytes(run->model, run->program, limits) > half) {
+           session_bytes(run->model, run->program, limits) > left) {
         limits->sequences = (limits->sequences + 1) / 2;
         limits->rows = limits->sequences * limits->longest;
     }
-    log_note("computing on %s; memory of a batch of %zu sequences: about %s",
-             model_kernels(run->model)->describe(model_backend(run->model)), limits->sequences,
-             bytes_text(session_bytes(run->model, run->program, limits)).text);
+    log_note("computing on %s; memory of a batch of %zu sequences: about %s, of %s",
+             k->describe(device), limits->sequences,
+             bytes_text(session_bytes(run->model, run->program, limits)).text,
+             bytes_text(left).text);
 }
 
 int text_run_open(const run_options *options, text_run *run, status *st) {
@@ -45,8 +42,7 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
         token_source_open(&options->tokens, config.vocabulary, &run->source, st))
         return FAILED;
     run->sequences = token_source_sequences(run->source);
-    choose_limits(options, run);
-    size_t longest = run->limits.longest;
+    size_t longest = token_source_context(run->source);
     if (longest > config.positions)
         log_warn("sequences of %zu tokens are longer than the model's %zu positions "
                  "(max_position_embeddings)",
@@ -59,6 +55,7 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
     if (model_open(options->dir, &open, &run->model, st) ||
         depth_program_build(model_configuration(run->model), NULL, &run->program, st))
         return FAILED;
+    choose_limits(options, run);
     fit_memory(options, run);
     if (session_create(run->model, run->program, &run->limits, &run->session, st))
         return FAILED;

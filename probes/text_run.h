@@ -65,9 +65,9 @@ typedef struct text_run {
 } text_run;
 
 /* Opens everything `options` name and says on stderr what computes. A batch is
- * options->tokens.batch sequences, or, where that is 0, about 2048 tokens, fewer where the session
- * would take more than half of the machine's memory. A context over the model's maximum is warned
- * about. `run` can be cleared after a failure too. */
+ * options->tokens.batch sequences, or, where that is 0, as many tokens as keep the device busy,
+ * fewer where the session would take more than the memory it has left. A context over the model's
+ * maximum is warned about. `run` can be cleared after a failure too. */
 int text_run_open(const run_options *options, text_run *run, status *st) MUST_USE;
 void text_run_clear(text_run *run);
 

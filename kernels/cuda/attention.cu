@@ -14,7 +14,6 @@
 
 #include <math.h>
 
-enum { WARPS = 4, THREADS = 32 * WARPS, KEYS = 64 };
 #define LN_2 0.6931471805599453f
 
 template <int MT>
@@ -44,16 +43,16 @@ write_extras(const attention_shape &shape, const attention_block &at, int query,
         }
 }
 
-template <int D, int MT, bool STATS>
-__global__ void __launch_bounds__(THREADS)
+template <int D, int MT, int N, int WARPS, bool STATS>
+__global__ void __launch_bounds__(WARPS * 32)
     attention_bf16(attention_shape shape, const bf16 *qkv, bf16 *out, attention_extras extras) {
-    enum { QUERIES = WARPS * MT * 16 };
+    enum { THREADS = WARPS * 32, QUERIES = WARPS * MT * 16 };
     extern __shared__ __align__(16) bf16 memory[];
     const attention_block at = attention_place(shape, shape.heads, true);
     const int tile_first = at.tile * QUERIES, mine = (int)threadIdx.x / 32 * MT * 16;
     if (tile_first >= at.length)
         return;
-    bf16 *query = memory, *key = query + QUERIES * (D + 8), *value = key + KEYS * (D + 8);
+    bf16 *query = memory, *key = query + QUERIES * (D + 8), *value = key + N * (D + 8);
     const int kv_head = at.head / (shape.heads / shape.kv_heads);
     const size_t stride = qkv_stride(shape);
     const bf16 *keys = qkv + at.first * stride + key_channel(shape, kv_head);
@@ -61,38 +60,38 @@ __global__ void __launch_bounds__(THREADS)
     load_rows<D, QUERIES, THREADS>(
         query, qkv + (at.first + (size_t)tile_first) * stride + query_channel(shape, at.head),
         stride, at.length - tile_first, shape.dim);
-    load_rows<D, KEYS, THREADS>(key, keys, stride, at.length, shape.dim);
+    load_rows<D, N, THREADS>(key, keys, stride, at.length, shape.dim);
     copy_commit();
 
     const float scale = shape.scale * LOG2_E;
     float sum[MT][D / 8][4] = {}, fade[MT][2];
     row_state<MT> state = no_rows<MT>();
     const int end = min(tile_first + QUERIES, at.length);
-    for (int k = 0; k < end; k += KEYS) {
-        float score[MT][KEYS / 8][4] = {};
+    for (int k = 0; k < end; k += N) {
+        float score[MT][N / 8][4] = {};
         const bool seen = k < tile_first + mine + MT * 16; /* by some row of this warp */
         copy_wait();
         __syncthreads();
-        load_rows<D, KEYS, THREADS>(value, values + (size_t)k * stride, stride, at.length - k,
-                                    shape.dim);
+        load_rows<D, N, THREADS>(value, values + (size_t)k * stride, stride, at.length - k,
+                                 shape.dim);
         copy_commit();
         if (seen) {
-            score_tile<D, MT, KEYS>(score, query + mine * (D + 8), key);
-            if (k + KEYS > tile_first + mine)
-                mask<MT, KEYS>(score, tile_first + mine, k);
+            score_tile<D, MT, N>(score, query + mine * (D + 8), key);
+            if (k + N > tile_first + mine)
+                mask<MT, N>(score, tile_first + mine, k);
             if (STATS && k == 0)
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
                     for (int side = 0; side < 2; side++)
                         state.first[m][side] = score[m][0][side * 2];
-            online_softmax<MT, KEYS, STATS>(score, state, fade, scale);
+            online_softmax<MT, N, STATS>(score, state, fade, scale);
         }
         copy_wait();
         __syncthreads();
-        if (k + KEYS < end)
-            load_rows<D, KEYS, THREADS>(key, keys + (size_t)(k + KEYS) * stride, stride,
-                                        at.length - k - KEYS, shape.dim);
+        if (k + N < end)
+            load_rows<D, N, THREADS>(key, keys + (size_t)(k + N) * stride, stride,
+                                     at.length - k - N, shape.dim);
         copy_commit();
         if (seen) {
 #pragma unroll
@@ -102,7 +101,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         sum[m][n][i] *= fade[m][i / 2];
-            weigh_tile<D, D, MT, KEYS>(sum, score, value);
+            weigh_tile<D, D, MT, N>(sum, score, value);
         }
     }
 #pragma unroll
@@ -121,31 +120,38 @@ __global__ void __launch_bounds__(THREADS)
         write_extras<MT>(shape, at, tile_first + mine, scale, state, extras);
 }
 
-template <int D, int MT>
+/* How a head of up to D channels is cut: MT * 16 queries a warp, N keys a tile. */
+template <int D, int MT, int N, int WARPS>
 static int launch(backend *device, attention_shape shape, const bf16 *qkv, bf16 *out,
                   const attention_extras *extras, status *st) {
+    enum { QUERIES = WARPS * MT * 16 };
     const bool stats = extras->entropy || extras->first_token_mass || extras->log_sum;
-    const auto kernel = stats ? attention_bf16<D, MT, true> : attention_bf16<D, MT, false>;
-    const int queries = WARPS * MT * 16;
-    const size_t shared = (size_t)(queries + 2 * KEYS) * (D + 8) * sizeof(bf16);
-    const unsigned blocks = attention_blocks(&shape, queries, shape.heads, st);
+    const auto kernel =
+        stats ? attention_bf16<D, MT, N, WARPS, true> : attention_bf16<D, MT, N, WARPS, false>;
+    const size_t shared = (QUERIES + 2 * N) * (D + 8) * sizeof(bf16);
+    const unsigned blocks = attention_blocks(&shape, QUERIES, shape.heads, st);
     if (!blocks || attention_shared(device, (const void *)kernel, shared, st))
         return FAILED;
-    kernel<<<blocks, THREADS, shared, device->stream>>>(shape, qkv, out, *extras);
+    kernel<<<blocks, WARPS * 32, shared, device->stream>>>(shape, qkv, out, *extras);
     return cuda_launched("attention", st);
 }
+
+#ifndef FORWARD64
+#define FORWARD64 64, 2, 64, 4
+#define FORWARD128 128, 2, 64, 4
+#endif
 
 static int attention_bf16_any(backend *device, const attention_shape *shape, const bf16 *qkv,
                               bf16 *out, const attention_extras *extras, status *st) {
     if (shape->dim <= 32)
-        return launch<32, 2>(device, *shape, qkv, out, extras, st);
+        return launch<32, 2, 64, 4>(device, *shape, qkv, out, extras, st);
     if (shape->dim <= 64)
-        return launch<64, 2>(device, *shape, qkv, out, extras, st);
+        return launch<FORWARD64>(device, *shape, qkv, out, extras, st);
     if (shape->dim <= 96)
-        return launch<96, 2>(device, *shape, qkv, out, extras, st);
+        return launch<96, 2, 64, 4>(device, *shape, qkv, out, extras, st);
     if (shape->dim <= 128)
-        return launch<128, 2>(device, *shape, qkv, out, extras, st);
-    return launch<256, 1>(device, *shape, qkv, out, extras, st);
+        return launch<FORWARD128>(device, *shape, qkv, out, extras, st);
+    return launch<256, 1, 64, 4>(device, *shape, qkv, out, extras, st);
 }
 
 /* ---- the pattern: every weight, from the rows' log-sums ---- */

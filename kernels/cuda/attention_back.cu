@@ -13,37 +13,44 @@
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
-enum { WARPS = 4, THREADS = 32 * WARPS, TILE = WARPS * 16 };
-/* <d_out, out> of the warp's rows `first` .. + 15 of `left`, those of lane / 4 and + 8. */
-template <int D>
-__device__ __forceinline__ void dot_rows(float (&along)[2], const bf16 *out, const bf16 *d_out,
-                                         size_t stride, int left, int dim) {
-    const int lane = (int)threadIdx.x % 32;
-    along[0] = along[1] = 0.0f;
+template <int MT> __device__ __forceinline__ void fill(float (&to)[MT][2], float x) {
 #pragma unroll
-    for (int side = 0; side < 2; side++)
-#pragma unroll 4
-        for (int r = 0; r < 8; r++) {
-            const int row = side * 8 + r;
-            float sum = 0.0f;
-            if (row < left)
-                for (int c = lane; c < dim; c += 32)
-                    sum += __bfloat162float(out[(size_t)row * stride + (size_t)c]) *
-                           __bfloat162float(d_out[row * (D + 8) + c]);
-            for (int step = 16; step > 0; step /= 2)
-                sum += __shfl_xor_sync(~0u, sum, step);
-            if (r == lane / 4)
-                along[side] = sum;
-        }
+    for (int m = 0; m < MT; m++)
+        to[m][0] = to[m][1] = x;
 }
 
-template <int D, int N>
-__global__ void __launch_bounds__(THREADS)
+/* <d_out, out> of the warp's MT * 16 rows, `left` of which exist, as row_state has rows. */
+template <int D, int MT>
+__device__ __forceinline__ void dot_rows(float (&along)[MT][2], const bf16 *out, const bf16 *d_out,
+                                         size_t stride, int left, int dim) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int side = 0; side < 2; side++)
+#pragma unroll 4
+            for (int r = 0; r < 8; r++) {
+                const int row = m * 16 + side * 8 + r;
+                float sum = 0.0f;
+                if (row < left)
+                    for (int c = lane; c < dim; c += 32)
+                        sum += __bfloat162float(out[(size_t)row * stride + (size_t)c]) *
+                               __bfloat162float(d_out[row * (D + 8) + c]);
+                for (int step = 16; step > 0; step /= 2)
+                    sum += __shfl_xor_sync(~0u, sum, step);
+                if (r == 0 || r == lane / 4)
+                    along[m][side] = sum;
+            }
+}
+
+template <int D, int MT, int N, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32)
     attention_back_query(attention_shape shape, const bf16 *qkv, const bf16 *out, const bf16 *d_out,
                          float *log_sum, float *along_out, bf16 *d_qkv) {
+    enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
     extern __shared__ __align__(16) bf16 memory[];
     const attention_block at = attention_place(shape, shape.heads, true);
-    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * 16;
+    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * (MT * 16);
     if (tile_first >= at.length)
         return;
     bf16 *query = memory, *d_row = query + TILE * (D + 8), *value = d_row + TILE * (D + 8);
@@ -62,8 +69,8 @@ __global__ void __launch_bounds__(THREADS)
     load_rows<D, N, THREADS>(key[0], keys, stride, at.length, shape.dim);
     copy_commit();
 
-    row_state<1> state = no_rows<1>();
-    float fade[1][2];
+    row_state<MT> state = no_rows<MT>();
+    float fade[MT][2];
     for (int k = 0, turn = 0; k < end; k += N, turn ^= 1) {
         copy_wait();
         __syncthreads();
@@ -74,33 +81,35 @@ __global__ void __launch_bounds__(THREADS)
         if (next == 0)
             load_rows<D, N, THREADS>(value, values, stride, at.length, shape.dim);
         copy_commit();
-        if (k >= tile_first + mine + 16)
+        if (k >= tile_first + mine + MT * 16)
             continue;
-        float score[1][N / 8][4] = {};
-        score_tile<D, 1, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
+        float score[MT][N / 8][4] = {};
+        score_tile<D, MT, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
         if (k + N > tile_first + mine)
-            mask<1, N>(score, tile_first + mine, k);
-        online_softmax<1, N, false>(score, state, fade, scale);
+            mask<MT, N>(score, tile_first + mine, k);
+        online_softmax<MT, N, false>(score, state, fade, scale);
     }
-    float along[2], total[2];
-    dot_rows<D>(along, out + (first + (size_t)mine) * out_stride + channel, d_row + mine * (D + 8),
-                out_stride, left - mine, shape.dim);
+    float along[MT][2], total[MT][2];
+    dot_rows<D, MT>(along, out + (first + (size_t)mine) * out_stride + channel,
+                    d_row + mine * (D + 8), out_stride, left - mine, shape.dim);
 #pragma unroll
-    for (int side = 0; side < 2; side++) {
-        total[side] = state.most[0][side] + log2f(quad_sum(state.sum[0][side]));
-        const int row = mine + side * 8 + lane / 4;
-        if (lane % 4 == 0 && row < left) {
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const int row = mine + m * 16 + side * 8 + lane / 4;
             const size_t cell = (size_t)at.head * (size_t)shape.rows + first + (size_t)row;
-            log_sum[cell] = total[side];
-            along_out[cell] = along[side];
+            total[m][side] = state.most[m][side] + log2f(quad_sum(state.sum[m][side]));
+            if (lane % 4 == 0 && row < left) {
+                log_sum[cell] = total[m][side];
+                along_out[cell] = along[m][side];
+            }
         }
-    }
 
-    float sum[1][D / 8][4] = {};
+    float sum[MT][D / 8][4] = {};
     int turn = (end + N - 1) / N & 1; /* where the first keys are */
     for (int k = 0; k < end; k += N, turn ^= 1) {
-        float score[1][N / 8][4] = {}, d_score[1][N / 8][4] = {};
-        const bool seen = k < tile_first + mine + 16;
+        float score[MT][N / 8][4] = {}, d_score[MT][N / 8][4] = {};
+        const bool seen = k < tile_first + mine + MT * 16;
         copy_wait();
         __syncthreads();
         if (k + N < end)
@@ -108,16 +117,19 @@ __global__ void __launch_bounds__(THREADS)
                                      stride, at.length - k - N, shape.dim);
         copy_commit();
         if (seen) {
-            score_tile<D, 1, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
-            score_tile<D, 1, N>(d_score, d_row + mine * (D + 8), value);
+            score_tile<D, MT, N>(score, query + mine * (D + 8), turn ? key[1] : key[0]);
+            score_tile<D, MT, N>(d_score, d_row + mine * (D + 8), value);
             if (k + N > tile_first + mine)
-                mask<1, N>(score, tile_first + mine, k);
+                mask<MT, N>(score, tile_first + mine, k);
 #pragma unroll
-            for (int n = 0; n < N / 8; n++)
+            for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    d_score[0][n][i] = power_of_two(fmaf(score[0][n][i], scale, -total[i / 2])) *
-                                       (d_score[0][n][i] - along[i / 2]);
+                for (int n = 0; n < N / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float x = fmaf(score[m][n][i], scale, -total[m][i / 2]);
+                        d_score[m][n][i] = power_of_two(x) * (d_score[m][n][i] - along[m][i / 2]);
+                    }
         }
         __syncthreads();
         if (k + N < end)
@@ -125,16 +137,17 @@ __global__ void __launch_bounds__(THREADS)
                                      at.length - k - N, shape.dim);
         copy_commit();
         if (seen)
-            weigh_tile<D, D, 1, N>(sum, d_score, turn ? key[1] : key[0]);
+            weigh_tile<D, D, MT, N>(sum, d_score, turn ? key[1] : key[0]);
     }
-    const float by[1][2] = {{shape.scale, shape.scale}};
-    store_rows<D, D, 1>(sum, by, query + mine * (D + 8),
-                        d_qkv + (first + (size_t)mine) * stride + channel, stride, left - mine,
-                        shape.dim);
+    float by[MT][2];
+    fill<MT>(by, shape.scale);
+    store_rows<D, D, MT>(sum, by, query + mine * (D + 8),
+                         d_qkv + (first + (size_t)mine) * stride + channel, stride, left - mine,
+                         shape.dim);
 }
 
 /* One number a row, beside load_rows; 0 beyond `left`. */
-template <int N>
+template <int N, int THREADS>
 __device__ __forceinline__ void load_numbers(float *to, const float *from, int left) {
     for (int i = (int)threadIdx.x; i < N; i += THREADS)
         to[i] = i < left ? from[i] : 0.0f;
@@ -142,15 +155,16 @@ __device__ __forceinline__ void load_numbers(float *to, const float *from, int l
 
 /* Channels C * blockIdx.y .. + C - 1 of d_key and d_value of TILE keys. Rows beyond a sequence's
  * end are zeros everywhere, so that they add nothing. */
-template <int D, int C, int N>
-__global__ void __launch_bounds__(THREADS)
+template <int D, int C, int MT, int N, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32)
     attention_back_key(attention_shape shape, const bf16 *qkv, const bf16 *d_out,
                        const float *log_sum, const float *along, bf16 *d_qkv) {
+    enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
     enum { PAIR = 2 * N * (D + 8) /* a tile of queries and one of d_out */ };
     extern __shared__ __align__(16) bf16 memory[];
     __shared__ float total[2][N], dots[2][N];
     const attention_block at = attention_place(shape, shape.kv_heads, false);
-    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * 16;
+    const int tile_first = at.tile * TILE, mine = (int)threadIdx.x / 32 * (MT * 16);
     const int part = (int)blockIdx.y * C, lane = (int)threadIdx.x % 32;
     if (tile_first >= at.length || part >= shape.dim)
         return;
@@ -170,93 +184,125 @@ __global__ void __launch_bounds__(THREADS)
         load_rows<D, N, THREADS>(to + N * (D + 8), d_out + row * out_stride + channel, out_stride,
                                  at.length - q, shape.dim);
         const size_t cell = (size_t)head * (size_t)shape.rows + row;
-        load_numbers<N>(total[step % 2], log_sum + cell, at.length - q);
-        load_numbers<N>(dots[step % 2], along + cell, at.length - q);
+        load_numbers<N, THREADS>(total[step % 2], log_sum + cell, at.length - q);
+        load_numbers<N, THREADS>(dots[step % 2], along + cell, at.length - q);
         copy_commit();
     };
     load_rows<D, TILE, THREADS>(key, qkv + first * stride + key_at, stride, left, shape.dim);
     load_rows<D, TILE, THREADS>(value, qkv + first * stride + value_at, stride, left, shape.dim);
     load_pair(0);
 
-    float d_key[1][C / 8][4] = {}, d_value[1][C / 8][4] = {};
+    float d_key[MT][C / 8][4] = {}, d_value[MT][C / 8][4] = {};
     for (int step = 0; step < group * tiles; step++) {
         const int q = (from + step % tiles) * N;
         const bf16 *query = pair + step % 2 * PAIR, *d_row = query + N * (D + 8);
-        float weight[1][N / 8][4] = {}, d_score[1][N / 8][4] = {};
+        float weight[MT][N / 8][4] = {}, d_score[MT][N / 8][4] = {};
         copy_wait();
         __syncthreads();
         if (step + 1 < group * tiles)
             load_pair(step + 1);
         if (q + N <= tile_first + mine)
             continue; /* no query of the tile sees a key of this warp */
-        score_tile<D, 1, N>(weight, key + mine * (D + 8), query);
-        const bool all = q >= tile_first + mine + 15; /* every one sees every one */
+        score_tile<D, MT, N>(weight, key + mine * (D + 8), query);
+        const bool all = q >= tile_first + mine + MT * 16 - 1; /* every one sees every one */
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
             const int column = n * 8 + lane % 4 * 2;
             const float2 sums = *(const float2 *)&total[step % 2][column];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float p =
-                    power_of_two(fmaf(weight[0][n][i], scale, i % 2 ? -sums.y : -sums.x));
-                const bool sees =
-                    all || q + column + i % 2 >= tile_first + mine + lane / 4 + i / 2 * 8;
-                weight[0][n][i] = sees ? p : 0.0f;
-            }
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float p =
+                        power_of_two(fmaf(weight[m][n][i], scale, i % 2 ? -sums.y : -sums.x));
+                    const int row = mine + m * 16 + lane / 4 + i / 2 * 8;
+                    weight[m][n][i] = all || q + column + i % 2 >= tile_first + row ? p : 0.0f;
+                }
         }
-        weigh_tile<D, C, 1, N>(d_value, weight, d_row + part);
-        score_tile<D, 1, N>(d_score, value + mine * (D + 8), d_row);
+        weigh_tile<D, C, MT, N>(d_value, weight, d_row + part);
+        score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
             const float2 dot = *(const float2 *)&dots[step % 2][n * 8 + lane % 4 * 2];
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                d_score[0][n][i] = weight[0][n][i] * (d_score[0][n][i] - (i % 2 ? dot.y : dot.x));
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    d_score[m][n][i] =
+                        weight[m][n][i] * (d_score[m][n][i] - (i % 2 ? dot.y : dot.x));
         }
-        weigh_tile<D, C, 1, N>(d_key, d_score, query + part);
+        weigh_tile<D, C, MT, N>(d_key, d_score, query + part);
     }
     __syncthreads(); /* rows of other parts of `key` are not read any more */
-    const float by[1][2] = {{shape.scale, shape.scale}}, one[1][2] = {{1.0f, 1.0f}};
+    float by[MT][2], one[MT][2];
+    fill<MT>(by, shape.scale);
+    fill<MT>(one, 1.0f);
     bf16 *to = d_qkv + (first + (size_t)mine) * stride + part;
-    store_rows<D, C, 1>(d_key, by, key + mine * (D + 8), to + key_at, stride, left - mine,
-                        shape.dim - part);
-    store_rows<D, C, 1>(d_value, one, value + mine * (D + 8), to + value_at, stride, left - mine,
-                        shape.dim - part);
+    store_rows<D, C, MT>(d_key, by, key + mine * (D + 8), to + key_at, stride, left - mine,
+                         shape.dim - part);
+    store_rows<D, C, MT>(d_value, one, value + mine * (D + 8), to + value_at, stride, left - mine,
+                         shape.dim - part);
 }
 
-/* D channels in shared memory, C of d_key and d_value a block; N rows in the tiles that pass. */
-template <int D, int C, int N>
-static int launch(backend *device, attention_shape shape, const attention_back_buffers<bf16> &at,
-                  status *st) {
-    const size_t row = (D + 8) * sizeof(bf16);
-    const size_t query_shared = (2 * TILE + 3 * N) * row, key_shared = (2 * TILE + 4 * N) * row;
-    const auto query = attention_back_query<D, N>;
-    const auto key = attention_back_key<D, C, N>;
-    unsigned blocks = attention_blocks(&shape, TILE, shape.heads, st);
-    if (!blocks || attention_shared(device, (const void *)query, query_shared, st) ||
-        attention_shared(device, (const void *)key, key_shared, st))
+/* How a head of up to D channels is cut: MT * 16 rows a warp, N rows in the tiles that pass; in the
+ * second kernel C channels of d_key and d_value a block. */
+template <int D, int MT, int N, int WARPS>
+static int launch_query(backend *device, attention_shape shape,
+                        const attention_back_buffers<bf16> &at, status *st) {
+    enum { TILE = WARPS * MT * 16 };
+    const size_t shared = (2 * TILE + 3 * N) * (D + 8) * sizeof(bf16);
+    const unsigned blocks = attention_blocks(&shape, TILE, shape.heads, st);
+    const auto kernel = attention_back_query<D, MT, N, WARPS>;
+    if (!blocks || attention_shared(device, (const void *)kernel, shared, st))
         return FAILED;
-    query<<<blocks, THREADS, query_shared, device->stream>>>(shape, at.qkv, at.out, at.d_out,
-                                                             at.log_sum, at.along, at.d_qkv);
-    if (cuda_launched("attention_back: queries", st))
+    kernel<<<blocks, WARPS * 32, shared, device->stream>>>(shape, at.qkv, at.out, at.d_out,
+                                                           at.log_sum, at.along, at.d_qkv);
+    return cuda_launched("attention_back: queries", st);
+}
+
+template <int D, int C, int MT, int N, int WARPS>
+static int launch_key(backend *device, attention_shape shape,
+                      const attention_back_buffers<bf16> &at, status *st) {
+    enum { TILE = WARPS * MT * 16 };
+    const size_t shared = (2 * TILE + 4 * N) * (D + 8) * sizeof(bf16);
+    const unsigned blocks = attention_blocks(&shape, TILE, shape.kv_heads, st);
+    const auto kernel = attention_back_key<D, C, MT, N, WARPS>;
+    if (!blocks || attention_shared(device, (const void *)kernel, shared, st))
         return FAILED;
-    blocks = attention_blocks(&shape, TILE, shape.kv_heads, st);
-    key<<<dim3(blocks, D / C), THREADS, key_shared, device->stream>>>(
+    kernel<<<dim3(blocks, D / C), WARPS * 32, shared, device->stream>>>(
         shape, at.qkv, at.d_out, at.log_sum, at.along, at.d_qkv);
     return cuda_launched("attention_back: keys", st);
 }
 
+#ifndef QUERY64
+#define QUERY64 64, 1, 64, 4
+#endif
+#ifndef KEY64
+#define KEY64 64, 64, 1, 64, 4
+#endif
+#ifndef QUERY128
+#define QUERY128 128, 1, 64, 4
+#endif
+#ifndef KEY128
+#define KEY128 128, 128, 1, 64, 4
+#endif
+
 static int attention_back_bf16(backend *device, attention_shape shape,
                                const attention_back_buffers<bf16> &at, status *st) {
     if (shape.dim <= 32)
-        return launch<32, 32, 64>(device, shape, at, st);
+        return launch_query<32, 1, 64, 4>(device, shape, at, st) ||
+               launch_key<32, 32, 1, 64, 4>(device, shape, at, st);
     if (shape.dim <= 64)
-        return launch<64, 64, 64>(device, shape, at, st);
+        return launch_query<QUERY64>(device, shape, at, st) ||
+               launch_key<KEY64>(device, shape, at, st);
     if (shape.dim <= 96)
-        return launch<96, 96, 64>(device, shape, at, st);
+        return launch_query<96, 1, 64, 4>(device, shape, at, st) ||
+               launch_key<96, 96, 1, 64, 4>(device, shape, at, st);
     if (shape.dim <= 128)
-        return launch<128, 128, 64>(device, shape, at, st);
-    return launch<256, 128, 32>(device, shape, at, st);
+        return launch_query<QUERY128>(device, shape, at, st) ||
+               launch_key<KEY128>(device, shape, at, st);
+    return launch_query<256, 1, 32, 4>(device, shape, at, st) ||
+           launch_key<256, 128, 1, 32, 4>(device, shape, at, st);
 }
 
 template <typename real>

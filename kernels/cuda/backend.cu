@@ -27,7 +27,8 @@ struct cuda_state {
     cudaMemPool_t pool;
     slot up[SLOTS], down[SLOTS];
     size_t next_up, next_down;
-    cudaEvent_t ready; /* what a fetch reads has been copied on the card */
+    cudaEvent_t ready;  /* what a copy reads is there */
+    cudaEvent_t copied; /* the copies submitted so far are over */
     /* The layout at work. */
     device_layout layout;
     size_t *start; /* [sequences + 1] host copy */
@@ -87,7 +88,8 @@ int cuda_take(backend *device, size_t bytes, void **out, status *st) {
 }
 
 void cuda_give_back(backend *device, void *memory) {
-    if (memory)
+    status unused;
+    if (memory && cuda_after_copies(device, &unused) == DONE)
         (void)cudaFreeAsync(memory, device->stream);
 }
 
@@ -243,6 +245,41 @@ static int copy_on_card(backend *device, const buffer *from, size_t offset, size
     return cuda_ok(cudaMemcpyAsync(to, (const float *)from->data + offset, count * sizeof(float),
                                    cudaMemcpyDeviceToDevice, device->stream),
                    "download", st);
+}
+
+static int cuda_buffer_part(backend *device, buffer *whole, size_t offset, size_t elements,
+                            buffer **out, status *st) {
+    *out = NULL;
+    if (range_check(whole, offset, elements, st))
+        return FAILED;
+    buffer *made = (buffer *)mem_array(1, sizeof *made, "buffer", st);
+    if (!made)
+        return FAILED;
+    *made = *whole;
+    made->data = (char *)whole->data + offset * element_size(device, whole);
+    made->elements = elements;
+    made->borrows = true;
+    *out = made;
+    return DONE;
+}
+
+int cuda_copy_out(backend *device, void *to, const void *from, size_t bytes, status *st) {
+    return cuda_ok(cudaEventRecord(device->state->ready, device->stream), "copy", st) ||
+                   cuda_ok(cudaStreamWaitEvent(device->copy_stream, device->state->ready, 0),
+                           "copy", st) ||
+                   cuda_ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
+                                           device->copy_stream),
+                           "copy", st)
+               ? FAILED
+               : DONE;
+}
+
+int cuda_after_copies(backend *device, status *st) {
+    return cuda_ok(cudaEventRecord(device->state->copied, device->copy_stream), "copy", st) ||
+                   cuda_ok(cudaStreamWaitEvent(device->stream, device->state->copied, 0), "copy",
+                           st)
+               ? FAILED
+               : DONE;
 }
 
 /* `to` in pinned memory, on the copying stream; see kernels.h. */
@@ -448,6 +485,8 @@ static void cuda_close(backend *device) {
         cuda_give_back(device, device->scratch);
         if (state->ready)
             (void)cudaEventDestroy(state->ready);
+        if (state->copied)
+            (void)cudaEventDestroy(state->copied);
         if (device->stream)
             (void)cudaStreamSynchronize(device->stream);
         if (state->pool)
@@ -513,6 +552,8 @@ static int make_streams(backend *device, status *st) {
         cuda_ok(cudaStreamCreateWithFlags(&device->copy_stream, cudaStreamNonBlocking), "stream",
                 st) ||
         cuda_ok(cudaEventCreateWithFlags(&device->state->ready, cudaEventDisableTiming), "event",
+                st) ||
+        cuda_ok(cudaEventCreateWithFlags(&device->state->copied, cudaEventDisableTiming), "event",
                 st))
         return FAILED;
     for (size_t i = 0; i < SLOTS; i++)
@@ -565,12 +606,14 @@ extern "C" const kernels kernels_cuda = {
     .abi = KERNELS_ABI,
     .size = sizeof(kernels),
     .name = "cuda",
+    .rows = 8192,
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
     .real_size = cuda_real_size,
     .memory_left = cuda_memory_left,
     .buffer_create = cuda_buffer_create,
+    .buffer_part = cuda_buffer_part,
     .buffer_free = cuda_buffer_free,
     .upload = cuda_upload,
     .download = cuda_download,

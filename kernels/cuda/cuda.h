@@ -57,6 +57,11 @@ void cuda_give_back(backend *device, void *memory);
  * `from` may be changed at once. */
 int cuda_copy_in(backend *device, void *to, const void *from, size_t bytes, status *st);
 
+/* `bytes` of what the work submitted so far leaves at `from` to pinned memory, beside later work,
+ * over after `wait`. `from` may be changed by work after cuda_after_copies only. */
+int cuda_copy_out(backend *device, void *to, const void *from, size_t bytes, status *st);
+int cuda_after_copies(backend *device, status *st);
+
 /* At least `bytes` of device memory, 256-byte aligned, for the operation at work: its content holds
  * until the next call on the stream's later work, which may reuse it. */
 int cuda_scratch(backend *device, size_t bytes, void **out, status *st);

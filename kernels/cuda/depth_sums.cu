@@ -477,6 +477,8 @@ int sum_weights(depth *axis, size_t site, const routing_layout *fields_wanted, c
 int depth_sums_begin(depth *axis, status *st) {
     const depth_plan *plan = axis->plan;
     const size_t pairs = axis->sources * (axis->sources + 1) / 2;
+    if (cuda_after_copies(axis->device, st)) /* of the last batch's sums */
+        return FAILED;
     for (size_t s = 0; s < plan->sites; s++) {
         site_state *site = &axis->site[s];
         const size_t length = layout_of(axis, s, axis->wants.pairs).total;
@@ -571,12 +573,8 @@ int cuda_depth_sums(depth *axis, size_t site, double *sums, status *st) {
         if (cuda_launched("depth: cosines", st))
             return FAILED;
     }
-    return cuda_ok(cudaMemcpyAsync(sums, state->sums, sequences * layout.total * sizeof *sums,
-                                   cudaMemcpyDeviceToHost, stream),
-                   "depth: sums", st) ||
-                   cuda_ok(cudaStreamSynchronize(stream), "depth: sums", st)
-               ? FAILED
-               : DONE;
+    return cuda_copy_out(axis->device, sums, state->sums, sequences * layout.total * sizeof *sums,
+                         st);
 }
 
 /* ---- other queries ---- */

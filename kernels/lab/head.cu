@@ -1,6 +1,6 @@
 /* lab/head.cu - output head and cross entropy, forward and backward, checked and timed, alone.
  *
- *     head [check|time] [SEED]
+ *     head [check|time] [SEED] [fp32|bf16]
  *
  * Built with other -DHEAD_FLOATS= and -DHEAD_BACK_FLOATS= (logits held at once) of cuda/head.cu, it
  * times other chunks. TFLOP/s count 2 rows width vocabulary forward and three times that backward.
@@ -158,8 +158,8 @@ static void time_shape(lab &l, const shape &s) {
     enum { SETS = 2 };
     work w[SETS];
     for (work &each : w)
-        make_work(l, s, normal(l, s.rows * s.width, 1.0f), normal(l, s.vocabulary * s.width, 0.02f),
-                  targets(l, s), each);
+        make_work(l, s, normal_again(l, s.rows * s.width, 1.0f),
+                  normal_again(l, s.vocabulary * s.width, 0.02f), targets(l, s), each);
     for (work &each : w)
         put(l, each.grad, floats(s.vocabulary * s.width).data());
     const int times = l.bf16 ? 50 : 10;
@@ -180,6 +180,8 @@ int main(int argc, char **argv) {
     int failures = 0;
     printf("seed %lu\n", seed);
     for (const char *dtype : {"fp32", "bf16"}) {
+        if (argc > 3 && strcmp(dtype, argv[3]) != 0)
+            continue;
         lab l = lab_open(dtype, seed);
         if (strcmp(what, "time") != 0) {
             printf("errors against float64: relative L2, largest / largest\n");
