@@ -458,16 +458,39 @@ int depth_read_launch(const depth *axis, size_t site, const site_read *args, sta
                         parameters, "depth: read", st);
 }
 
-/* A site without sources passes its base on. */
-template <typename real>
-static __global__ void copy_base(const value_view *view, int base, size_t width, size_t cells,
+/* A site without sources passes its base on; N channels to a thread. */
+template <typename real, int N>
+static __global__ void copy_base(const value_view *view, int base, size_t width, size_t pieces,
                                  real *in) {
     const value_view from = view[base];
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < cells;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < pieces;
          i += (size_t)gridDim.x * blockDim.x) {
-        const size_t row = i / width;
-        in[i] = static_cast<const real *>(from.row)[row * from.stride + (i - row * width)];
+        const size_t row = i * N / width;
+        float x[N];
+        load<N>(static_cast<const real *>(from.row) + row * from.stride + (i * N - row * width), x);
+        store<N>(in + i * N, x);
     }
+}
+
+static int read_base(depth *axis, int base, const buffer *in, status *st) {
+    const size_t width = axis->plan->width, cells = axis->layout.rows * width;
+    const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
+    cudaStream_t stream = axis->device->stream;
+    if (width % 8 == 0) {
+        if (axis->device->bf16)
+            copy_base<__nv_bfloat16, 8><<<grid, 256, 0, stream>>>(
+                axis->view, base, width, cells / 8, (__nv_bfloat16 *)in->data);
+        else
+            copy_base<float, 8>
+                <<<grid, 256, 0, stream>>>(axis->view, base, width, cells / 8, (float *)in->data);
+    } else if (axis->device->bf16) {
+        copy_base<__nv_bfloat16, 1>
+            <<<grid, 256, 0, stream>>>(axis->view, base, width, cells, (__nv_bfloat16 *)in->data);
+    } else {
+        copy_base<float, 1>
+            <<<grid, 256, 0, stream>>>(axis->view, base, width, cells, (float *)in->data);
+    }
+    return cuda_launched("depth: read", st);
 }
 
 static int check_read(const depth *axis, const depth_read_args *args, status *st) {
@@ -534,14 +557,7 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     if (rows == 0 && !axis->wants.sums)
         return DONE;
     if (planned->sources == 0) {
-        const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
-        if (axis->device->bf16)
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(
-                axis->view, planned->base, width, rows * width, (__nv_bfloat16 *)args->in->data);
-        else
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(
-                axis->view, planned->base, width, rows * width, (float *)args->in->data);
-        if (cuda_launched("depth: read", st))
+        if (read_base(axis, planned->base, args->in, st))
             return FAILED;
         return axis->wants.sums ? depth_sums_add(axis, args->site, NULL, NULL, NULL, st) : DONE;
     }
