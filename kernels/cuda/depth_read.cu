@@ -27,6 +27,7 @@
 #define DEPTH_WIDE_STAGES 2
 #define DEPTH_WIDE_PIECES 4
 #define DEPTH_ORDER 1
+#define DEPTH_LOCK 0
 #endif
 
 namespace {
@@ -299,6 +300,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             locate(at);
             start_task(at);
             for (int s = 0; s < a.sources; s += BATCH) {
+                if (!WIDE && DEPTH_LOCK)
+                    __syncthreads();
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
                 wait_but<STAGES - 1>();
                 if (a.sources - s >= BATCH)
