@@ -183,6 +183,8 @@ typedef struct site_read {
 
 /* depth_read.cu: chooses the site's kernel. */
 int depth_read_choose(depth *axis, size_t site, status *st);
+/* The site's kernel, where it has one; end.in NULL: only weights and logits are wanted. */
+int depth_read_launch(const depth *axis, size_t site, const site_read *args, status *st);
 /* depth_weigh.cu: the weights [rows, heads, sources] (and logit, lse) of args, before edits;
  * `variance` [rows, heads] of the logits over the sources, or NULL. */
 int depth_weigh(depth *axis, const site_read *args, double *variance, status *st);

@@ -22,12 +22,12 @@ typedef struct value_use {
 } value_use;
 
 struct depth_uses {
-    value_use *use; /* those of value v at first[v] .. first[v + 1] - 1 */
-    size_t *first;  /* [values + 1] */
-    reader *reader; /* device: likewise, the readers of a value first */
-    int *readers;   /* [values] */
-    term *term;     /* of the value being pulled, three of a use */
-    pull_kernel kernel;
+    value_use *use;        /* those of value v at first[v] .. first[v + 1] - 1 */
+    size_t *first;         /* [values + 1] */
+    reader *reader;        /* device: likewise, the readers of a value first */
+    int *readers;          /* [values] */
+    term *term;            /* of the value being pulled, three of a use */
+    pull_kernel many, few; /* by the rows of the batch */
 };
 
 /* Enters a use where `at` says, or without `use` counts it there. */
@@ -100,8 +100,10 @@ int depth_uses_create(depth *axis, status *st) {
     if (!uses->use || !uses->term)
         goto done;
     list_uses(plan, uses->use, at);
-    rc = create_readers(axis, total, st) || depth_pull_choose(axis, &uses->kernel, st) ? FAILED
-                                                                                       : DONE;
+    rc = create_readers(axis, total, st) || depth_pull_choose(axis, false, &uses->many, st) ||
+                 depth_pull_choose(axis, true, &uses->few, st)
+             ? FAILED
+             : DONE;
 done:
     free(at);
     return rc;
@@ -259,9 +261,19 @@ static __global__ void add_queries(const __grid_constant__ pulling p, const floa
 
 /* ---- launching ---- */
 
-/* The kernel chosen for the plan, where the value has readers. */
-static int pull_by_ring(const depth *axis, const pulling *p, status *st) {
-    const pull_kernel *chosen = &axis->uses->kernel;
+/* The kernel for a value with these readers in this batch; NULL: the general one. */
+static const pull_kernel *choose_kernel(const depth *axis, const pulling *p) {
+    const size_t processors = (size_t)axis->device->properties.multiProcessorCount;
+    const size_t readers = (size_t)p->readers;
+    const pull_kernel *few = &axis->uses->few, *many = &axis->uses->many;
+    const bool small = p->rows < 2 * processors * many->height;
+    if (few->kernel && readers <= few->most_readers && (small || !many->kernel))
+        return few;
+    return many->kernel && readers <= many->most_readers ? many : NULL;
+}
+
+static int pull_by_ring(const depth *axis, const pulling *p, const pull_kernel *chosen,
+                        status *st) {
     const size_t shared = chosen->shared + (size_t)p->readers * chosen->reader_bytes;
     const size_t tiles = (p->rows + chosen->height - 1) / chosen->height;
     int blocks = 0, W = chosen->W;
@@ -364,8 +376,9 @@ static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
         p->terms.count = terms - done < TERMS ? (int)(terms - done) : (int)TERMS;
         for (int t = 0; t < p->terms.count; t++)
             p->terms.term[t] = axis->uses->term[done + (size_t)t];
-        if (p->readers && axis->uses->kernel.kernel) {
-            if (pull_by_ring(axis, p, st))
+        const pull_kernel *chosen = p->readers ? choose_kernel(axis, p) : NULL;
+        if (chosen) {
+            if (pull_by_ring(axis, p, chosen, st))
                 return FAILED;
         } else {
             pull_by_row(axis, p);

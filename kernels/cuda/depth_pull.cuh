@@ -35,13 +35,16 @@ typedef struct pulling {
     const void *d_mix[NOTED]; /* of the first readers: a launch can read them before it waits */
 } pulling;
 
-/* The kernel that fits the plan's shape; NULL: the general one. */
+/* The kernel that fits the plan's shape, NULL: the general one. `few`: for batches whose rows are
+ * not many tiles to a multiprocessor: smaller tiles, more readers ahead. */
 typedef struct pull_kernel {
     const void *kernel;
     int W;
     unsigned block;
-    size_t height, shared, reader_bytes; /* rows of a tile; bytes, and of each reader */
+    size_t height;               /* rows of a tile */
+    size_t shared, reader_bytes; /* bytes, and of each reader */
+    size_t most_readers;
 } pull_kernel;
-int depth_pull_choose(const depth *axis, pull_kernel *out, status *st);
+int depth_pull_choose(const depth *axis, bool few, pull_kernel *out, status *st);
 
 #endif

@@ -15,10 +15,11 @@
 
 #ifndef PULL_STAGES
 #define PULL_STAGES 3
+#define PULL_FEW_STAGES 6
 #define PULL_BLOCKS 1
 #define PULL_ROWS 2
 #define PULL_PIECES 4
-#define PULL_WIDE_ROWS 4
+#define PULL_WIDE_ROWS 3
 #define PULL_WIDE_PIECES 2
 #endif
 
@@ -325,22 +326,27 @@ bool choose(const depth *axis, int heads, int W, pull_kernel *out, status *st) {
     const int warps = heads * W * sets;
     if (warps > most)
         return true;
+    const size_t room = axis->device->properties.sharedMemPerBlockOptin;
+    const size_t shared = (size_t)warps * (STAGES * type::slot_type::bytes +
+                                           (2 * type::groups * R + 2 * R) * sizeof(float)) +
+                          16;
+    if (shared > room)
+        return true;
     out->kernel = (const void *)pull_ring<P, C, R, WIDE, STAGES, THREADS>;
     out->W = W;
     out->block = 32 * (unsigned)warps;
     out->height = (size_t)(sets * type::groups * R);
     out->reader_bytes = sizeof(reader_row);
-    out->shared = (size_t)warps * (STAGES * type::slot_type::bytes +
-                                   (2 * type::groups * R + 2 * R) * sizeof(float)) +
-                  16;
-    return !cuda_ok(cudaFuncSetAttribute(out->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         (int)axis->device->properties.sharedMemPerBlockOptin),
-                    "depth: pull", st);
+    out->most_readers = (room - shared) / sizeof(reader_row);
+    out->shared = shared;
+    return !cuda_ok(
+        cudaFuncSetAttribute(out->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room),
+        "depth: pull", st);
 }
 
-template <int R, int THREADS>
+template <int R, int S, int THREADS>
 bool choose_lanes(const depth *axis, size_t pieces, pull_kernel *out, status *st) {
-    constexpr int C = PULL_PIECES, S = PULL_STAGES;
+    constexpr int C = PULL_PIECES;
     const int heads = (int)axis->plan->heads;
     if (pieces > 16 && pieces <= 20)
         return choose<4, 5, R, false, S, THREADS>(axis, heads, 1, out, st);
@@ -354,12 +360,12 @@ bool choose_lanes(const depth *axis, size_t pieces, pull_kernel *out, status *st
         return choose<8, C, R, false, S, THREADS>(axis, heads, 1, out, st);
     if (pieces <= 16 * C)
         return choose<16, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    return choose<32, C, R, false, S, THREADS>(axis, heads, 1, out, st);
+    return choose < 32, C, R, false, S < 4 ? S : 4, THREADS > (axis, heads, 1, out, st);
 }
 
 } // namespace
 
-int depth_pull_choose(const depth *axis, pull_kernel *out, status *st) {
+int depth_pull_choose(const depth *axis, bool few, pull_kernel *out, status *st) {
     const size_t slice = axis->plan->width / axis->plan->heads, pieces = slice / 8;
     const int heads = (int)axis->plan->heads;
     constexpr int wide = 32 * PULL_WIDE_PIECES;
@@ -371,8 +377,10 @@ int depth_pull_choose(const depth *axis, pull_kernel *out, status *st) {
     if (heads == 1 || pieces > 32 * PULL_PIECES)
         done = choose<32, PULL_WIDE_PIECES, PULL_WIDE_ROWS, true, 2, 448>(
             axis, heads, (int)((pieces + wide - 1) / wide), out, st);
+    else if (heads > 8)
+        done = choose_lanes<1, PULL_STAGES, 512>(axis, pieces, out, st);
     else
-        done = heads > 8 ? choose_lanes<1, 512>(axis, pieces, out, st)
-                         : choose_lanes<PULL_ROWS, 256>(axis, pieces, out, st);
+        done = few ? choose_lanes<1, PULL_FEW_STAGES, 256>(axis, pieces, out, st)
+                   : choose_lanes<PULL_ROWS, PULL_STAGES, 256>(axis, pieces, out, st);
     return done ? DONE : FAILED;
 }

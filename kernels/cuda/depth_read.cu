@@ -27,6 +27,7 @@
 #define DEPTH_WIDE_STAGES 2
 #define DEPTH_WIDE_PIECES 4
 #define DEPTH_ORDER 1
+#define DEPTH_LOCK 0
 #endif
 
 namespace {
@@ -208,6 +209,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             logit[j] = __expf(logit[j] - most);
             total += logit[j];
         }
+        if (!a.end.in) /* weights only */
+            return;
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
             if (!FULL && j >= count)
@@ -256,6 +259,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             return;
         if (a.lse && own == 0 && (!WIDE || warp == 0))
             a.lse[at.row * (size_t)a.heads + (size_t)at.head] = most + logf(total);
+        if (!a.end.in)
+            return;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             if (piece(c) >= pieces)
@@ -295,6 +300,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             locate(at);
             start_task(at);
             for (int s = 0; s < a.sources; s += BATCH) {
+                if (!WIDE && DEPTH_LOCK)
+                    __syncthreads();
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
                 wait_but<STAGES - 1>();
                 if (a.sources - s >= BATCH)
@@ -447,16 +454,46 @@ int depth_read_choose(depth *axis, size_t site, status *st) {
     return DONE;
 }
 
-/* A site without sources passes its base on. */
-template <typename real>
-static __global__ void copy_base(const value_view *view, int base, size_t width, size_t cells,
+int depth_read_launch(const depth *axis, size_t site, const site_read *args, status *st) {
+    const site_state *state = &axis->site[site];
+    void *parameters[] = {(void *)args};
+    return depth_launch(axis, state->kernel, dim3(state->grid), state->block, state->shared,
+                        parameters, "depth: read", st);
+}
+
+/* A site without sources passes its base on; N channels to a thread. */
+template <typename real, int N>
+static __global__ void copy_base(const value_view *view, int base, size_t width, size_t pieces,
                                  real *in) {
     const value_view from = view[base];
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < cells;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < pieces;
          i += (size_t)gridDim.x * blockDim.x) {
-        const size_t row = i / width;
-        in[i] = static_cast<const real *>(from.row)[row * from.stride + (i - row * width)];
+        const size_t row = i * N / width;
+        float x[N];
+        load<N>(static_cast<const real *>(from.row) + row * from.stride + (i * N - row * width), x);
+        store<N>(in + i * N, x);
     }
+}
+
+static int read_base(depth *axis, int base, const buffer *in, status *st) {
+    const size_t width = axis->plan->width, cells = axis->layout.rows * width;
+    const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
+    cudaStream_t stream = axis->device->stream;
+    if (width % 8 == 0) {
+        if (axis->device->bf16)
+            copy_base<__nv_bfloat16, 8><<<grid, 256, 0, stream>>>(
+                axis->view, base, width, cells / 8, (__nv_bfloat16 *)in->data);
+        else
+            copy_base<float, 8>
+                <<<grid, 256, 0, stream>>>(axis->view, base, width, cells / 8, (float *)in->data);
+    } else if (axis->device->bf16) {
+        copy_base<__nv_bfloat16, 1>
+            <<<grid, 256, 0, stream>>>(axis->view, base, width, cells, (__nv_bfloat16 *)in->data);
+    } else {
+        copy_base<float, 1>
+            <<<grid, 256, 0, stream>>>(axis->view, base, width, cells, (float *)in->data);
+    }
+    return cuda_launched("depth: read", st);
 }
 
 static int check_read(const depth *axis, const depth_read_args *args, status *st) {
@@ -520,17 +557,10 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     site->read = true;
     if (site->back)
         site->back->in = args->in;
-    if (rows == 0)
+    if (rows == 0 && !axis->wants.sums)
         return DONE;
     if (planned->sources == 0) {
-        const unsigned grid = (unsigned)axis->device->properties.multiProcessorCount * 8;
-        if (axis->device->bf16)
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(
-                axis->view, planned->base, width, rows * width, (__nv_bfloat16 *)args->in->data);
-        else
-            copy_base<<<grid, 256, 0, axis->device->stream>>>(
-                axis->view, planned->base, width, rows * width, (float *)args->in->data);
-        if (cuda_launched("depth: read", st))
+        if (read_base(axis, planned->base, args->in, st))
             return FAILED;
         return axis->wants.sums ? depth_sums_add(axis, args->site, NULL, NULL, NULL, st) : DONE;
     }
@@ -580,11 +610,8 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
             (edit && !scaled && depth_edit_weights(axis, &read, edit, st)) ||
             depth_mix(axis, &read, edit, st))
             return FAILED;
-    } else {
-        void *parameters[] = {&read};
-        if (depth_launch(axis, site->kernel, dim3(site->grid), site->block, site->shared,
-                         parameters, "depth: read", st))
-            return FAILED;
+    } else if (depth_read_launch(axis, args->site, &read, st)) {
+        return FAILED;
     }
     if (!axis->wants.sums)
         return DONE;

@@ -537,7 +537,9 @@ int depth_sums_add(depth *axis, size_t site, const float *weights, const float *
     double *partial =
         (double *)(void *)((char *)scratch + aligned(tasks * layout.sources * sizeof(float)));
     const unsigned grid = (unsigned)((tasks + WARPS - 1) / WARPS);
-    if (read.slice % 8 == 0) {
+    if (tasks == 0) {
+        /* no row, no share */
+    } else if (read.slice % 8 == 0) {
         if (axis->device->bf16)
             signed_shares<__nv_bfloat16, 8><<<grid, 32 * WARPS, 0, stream>>>(read, mix, share);
         else
@@ -579,6 +581,22 @@ int cuda_depth_sums(depth *axis, size_t site, double *sums, status *st) {
 
 namespace {
 
+/* Population variances over the sources of logits [sources, rows, heads], to [rows, heads]. */
+__global__ void logit_variances(const float *logit, int sources, size_t tasks, double *variance) {
+    const size_t task = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (task >= tasks)
+        return;
+    double mean = 0.0, square = 0.0;
+    for (int s = 0; s < sources; s++)
+        mean += (double)logit[(size_t)s * tasks + task];
+    mean /= (double)sources;
+    for (int s = 0; s < sources; s++) {
+        const double away = (double)logit[(size_t)s * tasks + task] - mean;
+        square += away * away;
+    }
+    variance[task] = square / (double)sources;
+}
+
 /* A sequence's variances of the logits [rows, heads], in order of the rows. */
 __global__ void sum_variances(const double *variance, const int *start, int skip, int heads,
                               double *to) {
@@ -610,9 +628,26 @@ int check_alternative(const depth *axis, const depth_alternative_args *args, sta
 struct alternative {
     routing_layout layout;
     double *sums, *variances; /* [count, sequences, ...] */
-    float *weights;
+    float *weights, *logit;
     double *variance, *partial;
 };
+
+/* The weights by the kernel that reads the site, so that its own query gives its own weights to the
+ * bit. */
+int weigh_as_read(depth *axis, const depth_alternative_args *args, const alternative *a,
+                  site_read *read, status *st) {
+    const size_t tasks = read->rows * (size_t)read->heads;
+    if (!axis->site[args->site].kernel)
+        return depth_weigh(axis, read, args->variance ? a->variance : NULL, st);
+    read->logit = args->variance ? a->logit : NULL;
+    read->logit_rows = read->rows;
+    if (depth_read_launch(axis, args->site, read, st))
+        return FAILED;
+    if (args->variance && tasks)
+        logit_variances<<<(unsigned)((tasks + 255) / 256), 256, 0, axis->device->stream>>>(
+            a->logit, read->sources, tasks, a->variance);
+    return cuda_launched("depth: other queries", st);
+}
 
 int weigh_query(depth *axis, const depth_alternative_args *args, const alternative *a, size_t k,
                 const device_layout *rows, status *st) {
@@ -627,7 +662,7 @@ int weigh_query(depth *axis, const depth_alternative_args *args, const alternati
     read.slice = (int)(axis->plan->width / heads);
     read.sources = (int)a->layout.sources;
     read.weights = a->weights;
-    if (depth_weigh(axis, &read, args->variance ? a->variance : NULL, st))
+    if (weigh_as_read(axis, args, a, &read, st))
         return FAILED;
     if (args->variance) {
         sum_variances<<<dim3((unsigned)heads, (unsigned)sequences), 32, 0, axis->device->stream>>>(
@@ -679,12 +714,13 @@ int cuda_depth_alternative(depth *axis, const depth_alternative_args *args, stat
     if (outputs == 0 || (!args->sums && !args->variance))
         return DONE;
     if (cuda_layout(device, &axis->layout, &rows, st) ||
-        cuda_take(device, sums + variances + weights + variance + partial, &memory, st))
+        cuda_take(device, sums + variances + 2 * weights + variance + partial, &memory, st))
         return FAILED;
     char *at = (char *)memory;
     a.sums = (double *)(void *)at;
     a.variances = (double *)(void *)(at += sums);
     a.weights = (float *)(void *)(at += variances);
+    a.logit = (float *)(void *)(at += weights);
     a.variance = (double *)(void *)(at += weights);
     a.partial = (double *)(void *)(at + variance);
     int rc = cuda_ok(cudaMemsetAsync(memory, 0, sums + variances, device->stream),
