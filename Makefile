@@ -87,7 +87,7 @@ FUZZ_PROGRAMS := $(foreach f,$(FUZZERS:.c=),$(OUT)/fuzz/$(patsubst fuzz_%,%,$(no
     bundle bundle-gpu clean help FORCE
 all: report $(OUT)/fathom $(PLUGIN) ## the program, build/fathom, and build/fathom-cuda.so
 programs: $(OUT)/fathom $(PLUGIN)
-tests: $(TEST_PROGRAMS)
+tests: $(TEST_PROGRAMS) $(GPU_PROGRAMS)
 fuzz-programs: $(FUZZ_PROGRAMS)
 
 $(OUT)/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a
