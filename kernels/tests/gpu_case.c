@@ -226,7 +226,7 @@ static void compare_case(const gpu_case *c, float **in, float **got, float **wan
             continue;
         snprintf(what, sizeof what, "%s: %s", c->name, t->name);
         if (t->role == GPU_IN)
-            gpu_same("inputs as they were", got[i], in[i], t->elements * sizeof(float));
+            gpu_compare("inputs as they were", got[i], in[i], t->elements, 0, 0);
         else if (t->integer)
             gpu_same(what, got[i], want[i], t->elements * sizeof(float));
         else
