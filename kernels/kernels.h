@@ -73,6 +73,7 @@ typedef struct norm_args {
     const buffer *gain; /* [width] */
     const buffer *bias; /* [width] or NULL */
     buffer *out;        /* [rows, width] */
+    buffer *rms;        /* NORM_RMS: [rows] as magnitude's, or NULL */
 } norm_args;
 
 typedef struct linear_args {
@@ -256,7 +257,7 @@ typedef struct depth_alternative_args {
                              the population variance over the sources of the logits */
 } depth_alternative_args;
 
-enum { KERNELS_ABI = 3 };
+enum { KERNELS_ABI = 4 };
 
 typedef struct kernels {
     unsigned abi;     /* KERNELS_ABI of the header it was built with */

@@ -31,20 +31,11 @@ static int observe_alternatives(session *s, const batch *b, const observer *watc
     return s->k->depth_alternative(s->axis, &args, st);
 }
 
-static int observe_site(session *s, const batch *b, const observer *watch, size_t index,
+static int observe_site(session *s, const batch *b, const observer *watch, site_view *view,
                         const buffer *in, const buffer *weights, status *st) {
     const depth_plan *plan = &s->program->plan;
+    size_t index = view->site, rows = b->layout.rows, sources = view->sources;
     const depth_site *site = &plan->site[index];
-    size_t rows = b->layout.rows, sources = (size_t)site->sources;
-    any_view any = {.kind = VIEW_SITE, .site = {.site = index, .sources = sources}};
-    site_view *view = &any.site;
-    if (watch->magnitudes) {
-        const observed what[4] = {SEEN_IN_RMS, SEEN_COUNT, SEEN_COUNT, SEEN_COUNT};
-        const void *found[4] = {NULL};
-        if (session_measure(s, rows, in, what, found, st))
-            return FAILED;
-        view->in_rms = found[0];
-    }
     if (watch->in && watch->in[index] && session_fetch(s, in, rows * plan->width, &view->in, st))
         return FAILED;
     if (watch->base && watch->base[index] && site->base != NO_VALUE &&
@@ -62,10 +53,34 @@ static int observe_site(session *s, const batch *b, const observer *watch, size_
             return FAILED;
         view->sums = sums;
     }
-    if (watch->alternatives && watch->alternatives[index].count > 0 &&
-        observe_alternatives(s, b, watch, view, st))
+    if (watch->alternatives && watch->alternatives[index].count > 0)
+        return observe_alternatives(s, b, watch, view, st);
+    return DONE;
+}
+
+/* Of the output and of the state, which where nothing runs along is the output itself. */
+static int observe_magnitudes(session *s, size_t rows, const buffer *out, const buffer *state,
+                              sublayer_view *view, status *st) {
+    const bool same = state == out;
+    const observed of_out[4] = {SEEN_OUT_RMS, SEEN_OUT_ABSMAX,
+                                same ? SEEN_STATE_ABSMAX_CHANNEL : SEEN_COUNT,
+                                same ? SEEN_STATE_MEDIAN_ABS : SEEN_COUNT};
+    const observed of_state[4] = {SEEN_STATE_RMS, SEEN_STATE_ABSMAX, SEEN_STATE_ABSMAX_CHANNEL,
+                                  SEEN_STATE_MEDIAN_ABS};
+    const void *found[4] = {NULL};
+    if (session_measure(s, rows, out, of_out, found, st))
         return FAILED;
-    return session_show(s, b, watch, &any, st);
+    view->out_rms = found[0];
+    view->out_absmax = found[1];
+    if (!state)
+        return DONE;
+    if (!same && session_measure(s, rows, state, of_state, found, st))
+        return FAILED;
+    view->state_rms = found[0];
+    view->state_absmax = found[1];
+    view->state_absmax_channel = found[2];
+    view->state_median_abs = found[3];
+    return DONE;
 }
 
 /* `made` has what the sublayer observed on its way. */
@@ -78,21 +93,8 @@ static int observe_sublayer(session *s, const batch *b, const observer *watch,
     const buffer *out = s->k->depth_storage(s->axis, (size_t)sublayer->out);
     const buffer *state =
         sublayer->state == NO_VALUE ? NULL : s->k->depth_storage(s->axis, (size_t)sublayer->state);
-    if (watch->magnitudes) {
-        const observed of_out[4] = {SEEN_OUT_RMS, SEEN_OUT_ABSMAX, SEEN_COUNT, SEEN_COUNT};
-        const observed of_state[4] = {SEEN_STATE_RMS, SEEN_STATE_ABSMAX, SEEN_STATE_ABSMAX_CHANNEL,
-                                      SEEN_STATE_MEDIAN_ABS};
-        const void *found[8] = {NULL};
-        if (session_measure(s, rows, out, of_out, found, st) ||
-            (state && session_measure(s, rows, state, of_state, found + 4, st)))
-            return FAILED;
-        view->out_rms = found[0];
-        view->out_absmax = found[1];
-        view->state_rms = found[4];
-        view->state_absmax = found[5];
-        view->state_absmax_channel = found[6];
-        view->state_median_abs = found[7];
-    }
+    if (watch->magnitudes && observe_magnitudes(s, rows, out, state, view, st))
+        return FAILED;
     if (watch->out && watch->out[sublayer->index] && session_fetch(s, out, whole, &view->out, st))
         return FAILED;
     if (state && watch->state && watch->state[sublayer->index] &&
@@ -103,32 +105,36 @@ static int observe_sublayer(session *s, const batch *b, const observer *watch,
 
 /* ---- computing ---- */
 
-static int read_site(session *s, const batch *b, const observer *watch, size_t index, buffer *in,
-                     status *st) {
+/* What a sublayer, or the head, starts with: what its site gives, and the norm of it. */
+static int read_site(session *s, const batch *b, const observer *watch, size_t index,
+                     const steps *at, const buffer *gain, status *st) {
+    const model_config *c = model_configuration(s->model);
     const depth_plan *plan = &s->program->plan;
     size_t sources = (size_t)plan->site[index].sources;
-    buffer *weights = NULL;
+    any_view any = {.kind = VIEW_SITE, .site = {.site = index, .sources = sources}};
+    buffer *weights = NULL, *rms = NULL;
     if (watch && watch->weights && sources > 0) {
         size_t elements = s->limits.rows * plan->heads * s->most_sources;
         if (!(weights = session_whole(s, SEEN_WEIGHTS, elements, st)))
             return FAILED;
     }
-    depth_read_args args = {.site = index, .in = in, .weights = weights};
-    if (s->k->depth_read(s->axis, &args, st))
+    depth_read_args args = {.site = index, .in = at->in, .weights = weights};
+    if (s->k->depth_read(s->axis, &args, st) ||
+        (watch && observe_site(s, b, watch, &any.site, at->in, weights, st)) ||
+        (watch && watch->magnitudes &&
+         session_place(s, SEEN_IN_RMS, b->layout.rows, &rms, (const void **)&any.site.in_rms, st)))
         return FAILED;
-    return watch ? observe_site(s, b, watch, index, in, weights, st) : DONE;
-}
-
-static int pre_norm(session *s, const batch *b, const steps *at, const buffer *gain, status *st) {
-    const model_config *c = model_configuration(s->model);
-    norm_args args = {.kind = NORM_RMS,
+    norm_args norm = {.kind = NORM_RMS,
                       .rows = b->layout.rows,
                       .width = c->width,
                       .eps = c->eps,
                       .in = at->in,
                       .gain = gain,
-                      .out = at->normed};
-    return s->k->norm(s->device, &args, st);
+                      .out = at->normed,
+                      .rms = rms};
+    if (s->k->norm(s->device, &norm, st))
+        return FAILED;
+    return watch ? session_show(s, b, watch, &any, st) : DONE;
 }
 
 rotary_args session_rotary(const session *s, const batch *b, size_t layer, const steps *at) {
@@ -179,8 +185,8 @@ static int attention(session *s, const batch *b, const observer *watch, sublayer
     if (watch && watch->pattern && watch->pattern[sublayer->layer] &&
         !(attend.pattern = session_whole(s, SEEN_PATTERN, pattern, st)))
         return FAILED;
-    if (pre_norm(s, b, at, w->attn_norm, st) || s->k->linear(s->device, &project, st) ||
-        s->k->rotary(s->device, &rotate, st) || s->k->attention(s->device, &attend, st) ||
+    if (s->k->linear(s->device, &project, st) || s->k->rotary(s->device, &rotate, st) ||
+        s->k->attention(s->device, &attend, st) ||
         (attend.pattern && session_fetch(s, attend.pattern, pattern, &view->attention_pattern, st)))
         return FAILED;
     return s->k->linear(s->device, &back, st);
@@ -194,15 +200,16 @@ static int mlp(session *s, const batch *b, const depth_sublayer *sublayer, const
                       w->gate_up, w->gate_up_bias, at->projected};
     swiglu_args act = {b->layout.rows, c->mlp_width, at->projected, at->inner};
     linear_args down = {&b->layout, c->mlp_width, c->width, at->inner, w->down, w->down_bias, out};
-    if (pre_norm(s, b, at, w->mlp_norm, st) || s->k->linear(s->device, &up, st) ||
-        s->k->swiglu(s->device, &act, st))
+    if (s->k->linear(s->device, &up, st) || s->k->swiglu(s->device, &act, st))
         return FAILED;
     return s->k->linear(s->device, &down, st);
 }
 
 static int run_sublayer(session *s, const batch *b, const observer *watch,
                         const depth_sublayer *sublayer, const steps *at, status *st) {
-    int rc = read_site(s, b, watch, sublayer->site, at->in, st);
+    const layer_weights *w = &model_tensors(s->model)->layer[sublayer->layer];
+    int rc = read_site(s, b, watch, sublayer->site, at,
+                       sublayer->kind == SUBLAYER_ATTN ? w->attn_norm : w->mlp_norm, st);
     if (rc)
         return rc;
     buffer *out = s->k->depth_storage(s->axis, (size_t)sublayer->out);
@@ -232,7 +239,7 @@ static int run_head(session *s, const batch *b, const observer *watch, const ste
                       .target = s->target,
                       .loss = loss,
                       .logits = logits};
-    if (pre_norm(s, b, at, w->norm, st) || s->k->head(s->device, &head, st) ||
+    if (s->k->head(s->device, &head, st) ||
         (logits && session_fetch(s, logits, all, &any.head.logits, st)))
         return FAILED;
     return watch ? session_show(s, b, watch, &any, st) : DONE;
@@ -314,7 +321,7 @@ static int submit(session *s, session *base, size_t first, const batch *b, const
         rc = run_sublayer(s, b, watch, &p->sublayer[i], &s->steps[i], st);
     const steps *last = &s->steps[p->sublayers];
     if (!rc)
-        rc = read_site(s, b, watch, p->plan.sites - 1, last->in, st);
+        rc = read_site(s, b, watch, p->plan.sites - 1, last, model_tensors(s->model)->norm, st);
     if (!rc)
         rc = run_head(s, b, watch, last, st);
     if (!rc)

@@ -1,13 +1,22 @@
 /* attention.cu - causal attention of packed sequences: checks, the bf16 kernel, the pattern.
  *
  * A block has one head's tile of 128 queries (64 where a head has more than 128 channels); a warp
- * has 32 (16) of them. Keys and values pass by in tiles of 64 with a running maximum and sum per
- * row, so no score leaves the registers: scores in fp32 from mma.sync, weights rounded to bf16
+ * has 32 (16) of them. Keys and values pass by in tiles of 64 or 128 with a running maximum and sum
+ * per row, so no score leaves the registers: scores in fp32 from mma.sync, weights rounded to bf16
  * only as the left operand of the product with the values. Values load while scores are made, the
  * next keys while values are weighed. Entropy, first-token mass and log-sum come from a second
  * instance of the kernel that adds sum p x beside the sum p: with x the exponent of each weight,
  * entropy = log(sum p) - sum p x / sum p. The output's arithmetic is the same in both.
  * Tiles start at each sequence's first row: its rows are the same bits in every batch.
+ *
+ * Tried on an NVIDIA H200, ms at 16 heads, 4 sequences of 2048 and one of 8192 (16-row pieces a
+ * warp, keys a tile, warps):
+ *     64 channels:   2 64 4   0.168 0.578     2 128 4  0.152 0.520  in use    1 128 4  0.175 0.618
+ *                    1 64 8   0.167 0.594     2 64 8   0.181 0.631            1 64 4   0.172 0.624
+ *                    2 32 4   0.175 0.623     2 32 8   0.231 0.778
+ *     128 channels:  2 64 4   0.262 0.905  in use     2 32 4   0.297 1.041    1 64 4   0.306 1.141
+ *                    1 64 8   0.356 1.282     2 64 8   0.278 0.949            1 128 4  0.378 1.337
+ *                    2 32 8   0.322 1.119     1 32 4   0.320 1.187
  */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -136,8 +145,11 @@ static int launch(backend *device, attention_shape shape, const bf16 *qkv, bf16 
     return cuda_launched("attention", st);
 }
 
+/* The fastest of those measured; lab/attention.sh builds others. */
 #ifndef FORWARD64
-#define FORWARD64 64, 2, 64, 4
+#define FORWARD64 64, 2, 128, 4
+#endif
+#ifndef FORWARD128
 #define FORWARD128 128, 2, 64, 4
 #endif
 

@@ -26,16 +26,16 @@ typedef struct attention_block {
     size_t first;           /* its first row */
 } attention_block;
 
-/* Heads that share keys run side by side; of a sequence's tiles the costly ones start first: the
- * last queries see most keys (`last_first`), the first keys are seen by most queries. */
+/* Heads that share keys run side by side, then sequences; of their tiles the costly ones start
+ * first: the last queries see most keys (`last_first`), the first keys are seen by most queries. */
 __device__ __forceinline__ attention_block attention_place(const attention_shape &shape, int heads,
                                                            bool last_first) {
-    const int id = (int)blockIdx.x / heads, tile = id % shape.tiles;
-    const int first = shape.start[id / shape.tiles];
+    const int id = (int)blockIdx.x / heads, tile = id / shape.sequences;
+    const int sequence = id % shape.sequences, first = shape.start[sequence];
     attention_block at;
     at.head = (int)blockIdx.x % heads;
     at.tile = last_first ? shape.tiles - 1 - tile : tile;
-    at.length = shape.start[id / shape.tiles + 1] - first;
+    at.length = shape.start[sequence + 1] - first;
     at.first = (size_t)first;
     return at;
 }

@@ -1,17 +1,40 @@
 /* attention_back.cu - backward of causal attention: the bf16 kernels and the launcher.
  *
  * Two kernels make the weights again, tile by tile, and nothing is added across blocks: the result
- * is the same bits in every run. The first has 64 queries a block: it passes over the keys once for
- * the rows' log-sums, takes along = <d_out, out>, and passes again for d_query; log-sum and `along`
- * stay in scratch for the second. That one has 64 keys of a kv head a block and passes over the
- * queries that see them, head after head of the group: scores are made transposed, keys by queries,
- * so that weights and their gradients go from sums to operands inside the registers there too.
- * With p the weights: d_value = p^T d_out, d_score = p (d_out value^T - along),
- * d_query = scale d_score key, d_key = scale d_score^T query. Weights and d_score are rounded to
- * bf16 as operands, all sums are fp32.
+ * is the same bits in every run. The first has a tile of queries a block: it passes over the keys
+ * once for the rows' log-sums, takes along = <d_out, out>, and passes again for d_query; log-sum
+ * and `along` stay in scratch for the second. That one has a tile of keys of a kv head a block and
+ * passes over the queries that see them, head after head of the group: scores are made transposed,
+ * keys by queries, so that weights and their gradients go from sums to operands inside the
+ * registers there too. With p the weights: d_value = p^T d_out,
+ * d_score = p (d_out value^T - along), d_query = scale d_score key, d_key = scale d_score^T query.
+ * Weights and d_score are rounded to bf16 as operands, all sums are fp32.
+ *
+ * Eight products of a tile where a kernel that adds d_query across blocks makes five. Tried on an
+ * NVIDIA H200, ms at 16 heads, 4 sequences of 2048 and one of 8192 (first kernel: 16-row pieces a
+ * warp, rows of the passing tiles, warps; second kernel alike):
+ *     64 channels:   1 64 4; 1 64 4   0.706 2.40     2 64 4; 1 64 4   0.710 2.26  in use
+ *                    2 32 4; 1 64 4   0.764 2.46     2 32 8; 1 64 4   0.821 2.64
+ *                    1 64 4; 2 32 4   0.725 2.41     1 64 4; 1 64 8   0.728 2.42
+ *                    1 64 4; 1 32 4   0.753 2.57
+ *     128 channels:  1 64 4; 1 64 4   1.368 4.90     2 32 4; 1 64 4   1.216 4.19
+ *                    1 64 8; 1 64 4   1.335 4.65     1 32 4; 1 64 4   1.278 4.69
+ *                    1 64 4; 1 32 4   1.434 5.18     1 64 4; 1 64 8   1.322 4.63
+ *                    1 64 4; 1 32 8   1.421 4.97     2 32 4; 1 64 8   in use
+ * Two pieces a warp read a right operand once for both; the second kernel has no registers for
+ * that. d_out value^T made before the exponentials, so that they might overlap: 0.790 2.69 and
+ * 1.365 4.83. A division a tile less and loads without branches: no difference, so instructions are
+ * not what it waits for. Blocks in the order of sequences instead of tiles: 1.60 ms against 1.35
+ * with 4 kv heads.
  */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
+
+/* Blocks of a multiprocessor at least: registers are given out accordingly. */
+constexpr int blocks_of(int channels, int pieces, int warps) {
+    const int most = channels <= 64 && pieces == 1 ? 12 : 8;
+    return most / warps;
+}
 
 template <int MT> __device__ __forceinline__ void fill(float (&to)[MT][2], float x) {
 #pragma unroll
@@ -44,7 +67,7 @@ __device__ __forceinline__ void dot_rows(float (&along)[MT][2], const bf16 *out,
 }
 
 template <int D, int MT, int N, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
     attention_back_query(attention_shape shape, const bf16 *qkv, const bf16 *out, const bf16 *d_out,
                          float *log_sum, float *along_out, bf16 *d_qkv) {
     enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
@@ -153,10 +176,24 @@ __device__ __forceinline__ void load_numbers(float *to, const float *from, int l
         to[i] = i < left ? from[i] : 0.0f;
 }
 
+/* Of a tile whose rows are keys from `key` on, the warp's, and whose columns are queries. */
+template <int MT, int N>
+__device__ __forceinline__ void mask_queries(float (&score)[MT][N / 8][4], int query, int key) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (key + m * 16 + lane / 4 + i / 2 * 8 > query + n * 8 + lane % 4 * 2 + i % 2)
+                    score[m][n][i] = MASKED;
+}
+
 /* Channels C * blockIdx.y .. + C - 1 of d_key and d_value of TILE keys. Rows beyond a sequence's
  * end are zeros everywhere, so that they add nothing. */
 template <int D, int C, int MT, int N, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, blocks_of(D, MT, WARPS))
     attention_back_key(attention_shape shape, const bf16 *qkv, const bf16 *d_out,
                        const float *log_sum, const float *along, bf16 *d_qkv) {
     enum { THREADS = WARPS * 32, TILE = WARPS * MT * 16 };
@@ -173,57 +210,61 @@ __global__ void __launch_bounds__(WARPS * 32)
     const size_t stride = qkv_stride(shape), first = at.first + (size_t)tile_first;
     const size_t out_stride = (size_t)shape.heads * (size_t)shape.dim;
     const size_t key_at = key_channel(shape, at.head), value_at = value_channel(shape, at.head);
-    const int from = tile_first / N, tiles = (at.length + N - 1) / N - from;
+    const int from = tile_first / N * N; /* the first queries that see a key of the tile */
     const float scale = shape.scale * LOG2_E;
-    const auto load_pair = [&](int step) {
-        const int head = at.head * group + step / tiles, q = (from + step % tiles) * N;
+    const auto load_pair = [&](int head, int q, int turn) {
         const size_t row = at.first + (size_t)q, channel = query_channel(shape, head);
-        bf16 *to = pair + step % 2 * PAIR;
+        const size_t cell = (size_t)head * (size_t)shape.rows + row;
+        bf16 *to = pair + turn * PAIR;
         load_rows<D, N, THREADS>(to, qkv + row * stride + channel, stride, at.length - q,
                                  shape.dim);
         load_rows<D, N, THREADS>(to + N * (D + 8), d_out + row * out_stride + channel, out_stride,
                                  at.length - q, shape.dim);
-        const size_t cell = (size_t)head * (size_t)shape.rows + row;
-        load_numbers<N, THREADS>(total[step % 2], log_sum + cell, at.length - q);
-        load_numbers<N, THREADS>(dots[step % 2], along + cell, at.length - q);
+        load_numbers<N, THREADS>(total[turn], log_sum + cell, at.length - q);
+        load_numbers<N, THREADS>(dots[turn], along + cell, at.length - q);
         copy_commit();
     };
     load_rows<D, TILE, THREADS>(key, qkv + first * stride + key_at, stride, left, shape.dim);
     load_rows<D, TILE, THREADS>(value, qkv + first * stride + value_at, stride, left, shape.dim);
-    load_pair(0);
+    int head = at.head * group, q = from, turn = 0;
+    const int end = head + group;
+    load_pair(head, q, turn);
 
     float d_key[MT][C / 8][4] = {}, d_value[MT][C / 8][4] = {};
-    for (int step = 0; step < group * tiles; step++) {
-        const int q = (from + step % tiles) * N;
-        const bf16 *query = pair + step % 2 * PAIR, *d_row = query + N * (D + 8);
+    while (head < end) {
+        const int here = q, now = turn;
+        const bf16 *query = pair + now * PAIR, *d_row = query + N * (D + 8);
         float weight[MT][N / 8][4] = {}, d_score[MT][N / 8][4] = {};
         copy_wait();
         __syncthreads();
-        if (step + 1 < group * tiles)
-            load_pair(step + 1);
-        if (q + N <= tile_first + mine)
+        q += N;
+        if (q >= at.length) {
+            q = from;
+            head++;
+        }
+        turn ^= 1;
+        if (head < end)
+            load_pair(head, q, turn);
+        if (here + N <= tile_first + mine)
             continue; /* no query of the tile sees a key of this warp */
         score_tile<D, MT, N>(weight, key + mine * (D + 8), query);
-        const bool all = q >= tile_first + mine + MT * 16 - 1; /* every one sees every one */
+        if (here < tile_first + mine + MT * 16 - 1)
+            mask_queries<MT, N>(weight, here, tile_first + mine);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            const int column = n * 8 + lane % 4 * 2;
-            const float2 sums = *(const float2 *)&total[step % 2][column];
+            const float2 sums = *(const float2 *)&total[now][n * 8 + lane % 4 * 2];
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float p =
+                for (int i = 0; i < 4; i++)
+                    weight[m][n][i] =
                         power_of_two(fmaf(weight[m][n][i], scale, i % 2 ? -sums.y : -sums.x));
-                    const int row = mine + m * 16 + lane / 4 + i / 2 * 8;
-                    weight[m][n][i] = all || q + column + i % 2 >= tile_first + row ? p : 0.0f;
-                }
         }
         weigh_tile<D, C, MT, N>(d_value, weight, d_row + part);
         score_tile<D, MT, N>(d_score, value + mine * (D + 8), d_row);
 #pragma unroll
         for (int n = 0; n < N / 8; n++) {
-            const float2 dot = *(const float2 *)&dots[step % 2][n * 8 + lane % 4 * 2];
+            const float2 dot = *(const float2 *)&dots[now][n * 8 + lane % 4 * 2];
 #pragma unroll
             for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -274,18 +315,28 @@ static int launch_key(backend *device, attention_shape shape,
     return cuda_launched("attention_back: keys", st);
 }
 
+/* The fastest of those measured; lab/attention.sh builds others. */
 #ifndef QUERY64
-#define QUERY64 64, 1, 64, 4
+#define QUERY64 64, 2, 64, 4
 #endif
 #ifndef KEY64
 #define KEY64 64, 64, 1, 64, 4
 #endif
 #ifndef QUERY128
-#define QUERY128 128, 1, 64, 4
+#define QUERY128 128, 2, 32, 4
 #endif
 #ifndef KEY128
-#define KEY128 128, 128, 1, 64, 4
+#define KEY128 128, 128, 1, 64, 8
 #endif
+#define KEY128_FEW 128, 128, 1, 64, 4
+
+/* Whether tiles of 128 keys give every multiprocessor a block. The results are the same either way:
+ * a warp's work does not depend on how many a block has. */
+static bool many_keys(const backend *device, attention_shape shape) {
+    status ignored;
+    return attention_blocks(&shape, 128, shape.kv_heads, &ignored) >=
+           (unsigned)device->properties.multiProcessorCount;
+}
 
 static int attention_back_bf16(backend *device, attention_shape shape,
                                const attention_back_buffers<bf16> &at, status *st) {
@@ -296,11 +347,12 @@ static int attention_back_bf16(backend *device, attention_shape shape,
         return launch_query<QUERY64>(device, shape, at, st) ||
                launch_key<KEY64>(device, shape, at, st);
     if (shape.dim <= 96)
-        return launch_query<96, 1, 64, 4>(device, shape, at, st) ||
-               launch_key<96, 96, 1, 64, 4>(device, shape, at, st);
+        return launch_query<96, 2, 32, 4>(device, shape, at, st) ||
+               launch_key<96, 96, 1, 64, 8>(device, shape, at, st);
     if (shape.dim <= 128)
         return launch_query<QUERY128>(device, shape, at, st) ||
-               launch_key<KEY128>(device, shape, at, st);
+               (many_keys(device, shape) ? launch_key<KEY128>(device, shape, at, st)
+                                         : launch_key<KEY128_FEW>(device, shape, at, st));
     return launch_query<256, 1, 32, 4>(device, shape, at, st) ||
            launch_key<256, 128, 1, 32, 4>(device, shape, at, st);
 }

@@ -175,12 +175,13 @@ template <int D, int B>
 __global__ void __launch_bounds__(THREADS)
     attention_f32(attention_shape shape, const float *qkv, float *out, attention_extras extras) {
     enum { R = B / 16 };
+    const bool apart = D <= 64; /* else keys and values take turns, for two blocks at a time */
     extern __shared__ __align__(16) float memory[];
     const attention_block at = attention_place(shape, shape.heads, true);
     const int q = at.tile * B, left = at.length - q, y = (int)threadIdx.x / 16 * R;
     if (left <= 0)
         return;
-    float *query = memory, *key = query + B * (D + 4), *value = key + B * (D + 4);
+    float *query = memory, *key = query + B * (D + 4), *value = apart ? key + B * (D + 4) : key;
     float *weight = value + B * (D + 4);
     const int kv_head = at.head / (shape.heads / shape.kv_heads);
     const size_t stride = qkv_stride(shape), first = at.first + (size_t)q;
@@ -199,7 +200,8 @@ __global__ void __launch_bounds__(THREADS)
         float score[R][R];
         __syncthreads();
         load_rows<D, B>(key, keys + (size_t)k * stride, stride, at.length - k, shape.dim);
-        load_rows<D, B>(value, values + (size_t)k * stride, stride, at.length - k, shape.dim);
+        if (apart)
+            load_rows<D, B>(value, values + (size_t)k * stride, stride, at.length - k, shape.dim);
         __syncthreads();
         score_tile<D, R>(score, query, key);
         scale_and_mask<R>(score, shape.scale, q, k);
@@ -216,6 +218,10 @@ __global__ void __launch_bounds__(THREADS)
         }
         put_tile<R>(weight, score);
         __syncthreads();
+        if (!apart) {
+            load_rows<D, B>(value, values + (size_t)k * stride, stride, at.length - k, shape.dim);
+            __syncthreads();
+        }
         weigh_tile<D, R>(sum, weight, value);
     }
     float scale[R];
@@ -390,7 +396,7 @@ static int launch(backend *device, attention_shape shape, const float *qkv, floa
                   const attention_extras *extras, status *st) {
     const unsigned blocks = attention_blocks(&shape, B, shape.heads, st);
     const auto kernel = attention_f32<D, B>;
-    const size_t shared = shared_bytes<D, B>(3);
+    const size_t shared = shared_bytes<D, B>(D <= 64 ? 3 : 2);
     if (!blocks || attention_shared(device, (const void *)kernel, shared, st))
         return FAILED;
     kernel<<<blocks, THREADS, shared, device->stream>>>(shape, qkv, out, *extras);

@@ -38,7 +38,7 @@ __device__ __forceinline__ void mma(float (&acc)[4], const unsigned (&a)[4], uns
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* 16 bytes to shared memory without waiting; zeros where not `there`. */
+/* 16 bytes to shared memory without waiting; zeros, and `from` not read, where not `there`. */
 __device__ __forceinline__ void copy_async(void *to, const void *from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                  "l"(from), "r"(there ? 16 : 0)
@@ -132,20 +132,38 @@ __device__ __forceinline__ void weigh_tile(float (&acc)[MT][C / 8][4],
 template <int D, int ROWS, int THREADS>
 __device__ __forceinline__ void load_rows(bf16 *to, const bf16 *from, size_t stride, int left,
                                           int dim) {
-    enum { PIECES = D / 8 };
-    const bool aligned = dim % 8 == 0;
-#pragma unroll
-    for (int i = (int)threadIdx.x; i < ROWS * PIECES; i += THREADS) {
-        const int row = i / PIECES, channel = i % PIECES * 8;
-        bf16 *cell = to + row * (D + 8) + channel;
+    enum { PIECES = D / 8, TURNS = ROWS * PIECES / THREADS };
+    static_assert(ROWS * PIECES % THREADS == 0, "every thread has as many pieces");
+    if (dim % 8 == 0 && THREADS % PIECES == 0) {
+        enum { STEP = THREADS / PIECES }; /* rows a turn; a thread's channel stays */
+        const int row = (int)threadIdx.x / PIECES, channel = (int)threadIdx.x % PIECES * 8;
         const bf16 *source = from + (size_t)row * stride + channel;
-        if (aligned) {
-            const bool there = row < left && channel < dim;
-            copy_async(cell, there ? source : from, there);
-        } else {
-            for (int e = 0; e < 8; e++)
-                cell[e] = row < left && channel + e < dim ? source[e] : __float2bfloat16(0.0f);
+        const int seen = channel < dim ? left - row : 0;
+        to += row * (D + 8) + channel;
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const bool there = turn * STEP < seen;
+            copy_async(to + turn * STEP * (D + 8), source, there);
+            source += STEP * stride;
         }
+        return;
+    }
+    if (dim % 8 == 0) {
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int i = (int)threadIdx.x + turn * THREADS;
+            const int row = i / PIECES, channel = i % PIECES * 8;
+            const bool there = row < left && channel < dim;
+            copy_async(to + row * (D + 8) + channel, from + (size_t)row * stride + channel, there);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int i = (int)threadIdx.x; i < ROWS * D; i += THREADS) {
+        const int row = i / D, channel = i % D;
+        to[row * (D + 8) + channel] = row < left && channel < dim
+                                          ? from[(size_t)row * stride + channel]
+                                          : __float2bfloat16(0.0f);
     }
 }
 

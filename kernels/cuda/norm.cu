@@ -16,7 +16,7 @@ static unsigned row_threads(size_t width, size_t n) {
 
 template <typename real, int N>
 static __global__ void normalize(bool centre, const real *in, const float *gain, const float *bias,
-                                 int width, float eps, real *out) {
+                                 int width, float eps, real *out, float *rms) {
     __shared__ float shared[64];
     const int first = (int)threadIdx.x * N, step = (int)blockDim.x * N;
     in += (size_t)blockIdx.x * width;
@@ -38,7 +38,23 @@ static __global__ void normalize(bool centre, const real *in, const float *gain,
         for (int i = 0; i < N; i++)
             squares += (x[i] - mean) * (x[i] - mean);
     }
-    const float scale = rsqrtf(block_sum(squares, shared + 32) / (float)width + eps);
+    float square = block_sum(squares, shared + 32) / (float)width;
+    float scale = rsqrtf(square + eps), root = sqrtf(square);
+    if (!(square < 1e37f)) { /* the squares of a row of 1e20 are no floats */
+        __shared__ double exact[32];
+        double sum = 0.0;
+        for (int c = first; c < width; c += step) {
+            load(in + c, x);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sum += ((double)x[i] - (double)mean) * ((double)x[i] - (double)mean);
+        }
+        sum = block_sum(sum, exact) / width;
+        scale = (float)(1.0 / sqrt(sum + (double)eps));
+        root = (float)sqrt(sum);
+    }
+    if (rms && threadIdx.x == 0)
+        rms[blockIdx.x] = root;
     for (int c = first; c < width; c += step) {
         load(in + c, x);
         float g[N];
@@ -61,7 +77,8 @@ int cuda_norm(backend *device, const norm_args *args, status *st) {
     if (cuda_holds(args->in, true, args->rows, width, "norm: in", st) ||
         cuda_holds(args->gain, false, 1, width, "norm: gain", st) ||
         (args->bias && cuda_holds(args->bias, false, 1, width, "norm: bias", st)) ||
-        cuda_holds(args->out, true, args->rows, width, "norm: out", st))
+        cuda_holds(args->out, true, args->rows, width, "norm: out", st) ||
+        (args->rms && cuda_holds(args->rms, false, args->rows, 1, "norm: rms", st)))
         return FAILED;
     if (args->rows == 0 || width == 0)
         return DONE;
@@ -69,7 +86,7 @@ int cuda_norm(backend *device, const norm_args *args, status *st) {
     CUDA_PACKED(device, is_wide, normalize, (unsigned)args->rows,
                 row_threads(width, cuda_pack(device, is_wide)), 0, args->kind == NORM_LAYER,
                 cuda_at(args->in), cuda_at(args->gain), cuda_at(args->bias), (int)width, args->eps,
-                cuda_at(args->out));
+                cuda_at(args->out), cuda_at(args->rms));
     return cuda_launched("norm", st);
 }
 

@@ -2,8 +2,8 @@
  *
  *     head [check|time] [SEED] [fp32|bf16]
  *
- * Built with other -DHEAD_FLOATS= and -DHEAD_BACK_FLOATS= (logits held at once) of cuda/head.cu, it
- * times other chunks. TFLOP/s count 2 rows width vocabulary forward and three times that backward.
+ * Built with another -DHEAD_FLOATS= (logits held at once) of cuda/head.cu, it times other chunks.
+ * TFLOP/s count 2 rows width vocabulary forward and three times that backward.
  */
 #include "kernels/lab/check.cuh"
 

