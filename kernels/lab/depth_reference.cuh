@@ -1,4 +1,5 @@
-/* depth_reference.cuh - random plans of the depth axis, and what they give in float64. */
+/* depth_reference.cuh - random plans of the depth axis, what they give in float64, and their
+ * tensors on the device. */
 #ifndef FATHOM_KERNELS_LAB_DEPTH_REFERENCE_CUH
 #define FATHOM_KERNELS_LAB_DEPTH_REFERENCE_CUH
 
@@ -548,6 +549,38 @@ static reference reference_of(const lab &l, const plan_data &p, bool sums, bool 
             }
     }
     return ref;
+}
+
+/* ---- on the device ---- */
+
+static buffer *exact(lab &l, const floats &values) {
+    if (values.empty())
+        return NULL;
+    buffer *out = guarded(l, false, values.size());
+    put(l, out, values.data());
+    return out;
+}
+
+/* Device copies of a plan's tensors. */
+struct tensors {
+    std::vector<site_weights> weights;
+    std::vector<buffer *> d_in;
+};
+
+static tensors tensors_of(lab &l, const plan_data &p) {
+    tensors t;
+    for (size_t s = 0; s < p.site.size(); s++) {
+        const site_data &d = p.data[s];
+        site_weights w = {};
+        w.query = exact(l, d.query);
+        w.gain = exact(l, d.gain);
+        w.null_source = exact(l, d.null_source);
+        w.gate = p.site[s].gate == GATE_SIGMOID_VECTOR ? with(l, d.gate) : exact(l, d.gate);
+        w.gate_bias = exact(l, d.gate_bias);
+        t.weights.push_back(w);
+        t.d_in.push_back(with(l, d.d_in));
+    }
+    return t;
 }
 
 #endif
