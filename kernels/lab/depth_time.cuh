@@ -106,8 +106,7 @@ struct chain {
     std::unique_ptr<plan_data> p;
     tensors t;
     depth *axis;
-    buffer *in; /* what every site gives; with backward each has its own */
-    std::vector<buffer *> ins, d_in;
+    std::vector<buffer *> ins, d_in, query, gain; /* of each site; query and gain: gradients */
 };
 
 static chain make_chain(lab &l, size_t sites, size_t rows, size_t width, size_t heads,
@@ -138,6 +137,8 @@ static chain make_chain(lab &l, size_t sites, size_t rows, size_t width, size_t 
     for (size_t s = 0; s < sites; s++) {
         c.ins.push_back(guarded(l, true, rows * width));
         c.d_in.push_back(guarded(l, true, rows * width));
+        c.query.push_back(exact(l, floats(width)));
+        c.gain.push_back(exact(l, floats(width)));
         fill_random(l, c.d_in.back(), (unsigned)(1000 + s));
     }
     fill_random(l, kernels_cuda.depth_storage(c.axis, 0), 1);
@@ -166,6 +167,12 @@ static void chain_backward(chain &c) {
         must(kernels_cuda.depth_give(c.axis, s, c.d_in[s], &st) ||
                  kernels_cuda.depth_pull(c.axis, s, &d_value, &st),
              &st, "back");
+    for (size_t s = 0; s < c.p->site.size(); s++) {
+        site_grads grads = {};
+        grads.query = c.query[s];
+        grads.gain = c.gain[s];
+        must(kernels_cuda.depth_site_grads(c.axis, s, &grads, &st), &st, "gradients");
+    }
 }
 
 static void time_chains(lab &l, const shapes &chosen) {
@@ -202,10 +209,9 @@ static void time_chains(lab &l, const shapes &chosen) {
         printf("%28s %9.3f %9.3f %9.3f %9.3f %9.3f\n", text, forward, both, graphed, floor,
                floor / std::min(both, graphed));
         kernels_cuda.depth_free(c.axis);
-        for (buffer *b : c.ins)
-            drop(l, b);
-        for (buffer *b : c.d_in)
-            drop(l, b);
+        for (const std::vector<buffer *> *some : {&c.ins, &c.d_in, &c.query, &c.gain})
+            for (buffer *b : *some)
+                drop(l, b);
     }
 }
 
@@ -251,10 +257,9 @@ static void time_pulls(lab &l, const shapes &chosen) {
         snprintf(text, sizeof text, "(%zu, %zu, %zu, %zu)", s[0], s[1], s[2], s[3]);
         printf("%28s %10.1f %8.0f %9.3f\n", text, us, bytes / us * 1e-3, bytes / us * 1e6 / rate);
         kernels_cuda.depth_free(c.axis);
-        for (buffer *b : c.ins)
-            drop(l, b);
-        for (buffer *b : c.d_in)
-            drop(l, b);
+        for (const std::vector<buffer *> *some : {&c.ins, &c.d_in, &c.query, &c.gain})
+            for (buffer *b : *some)
+                drop(l, b);
     }
 }
 
