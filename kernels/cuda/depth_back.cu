@@ -400,6 +400,8 @@ struct learned {
 };
 
 static __global__ void add_learned(const __grid_constant__ learned l) {
+    let_next_start();
+    wait_for_earlier();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= l.width)
         return;
@@ -525,8 +527,9 @@ int cuda_depth_site_grads(depth *axis, size_t site, const site_grads *grads, sta
     if (!axis->queries_summed && depth_queries_run(axis, st))
         return FAILED;
     axis->queries_summed = true;
-    add_learned<<<blocks_of(plan->width), 256, 0, axis->device->stream>>>(l);
-    if (cuda_launched("depth: gradients", st))
+    void *parameters[] = {&l};
+    if (depth_launch(axis, (const void *)add_learned, dim3(blocks_of(plan->width)), 256, 0,
+                     parameters, "depth: gradients", st))
         return FAILED;
     return depth_gated_by_vector(planned) ? add_vector_gate(axis, &axis->value[planned->base].view,
                                                             state->back->gate, grads, st)
