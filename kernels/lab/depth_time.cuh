@@ -42,11 +42,13 @@ struct ready {
     buffer *in, *weights;
 };
 
-static ready make_ready(lab &l, size_t sources, size_t rows, size_t width, size_t heads) {
+static ready make_ready(lab &l, size_t sources, size_t rows, size_t width, size_t heads,
+                        bool sums) {
     ready r;
     r.p = prefixes(l, width, heads, sources, {1});
     r.p->start = {0, rows};
     r.p->rows = rows;
+    r.p->wants.sums = sums;
     const tensors t = tensors_of(l, *r.p);
     status st = {};
     depth_options options = {};
@@ -73,31 +75,35 @@ static void time_reads(lab &l, const shapes &chosen) {
                           {73, 1024, 1280, 8}, {37, 1024, 1280, 8}, {9, 1024, 1280, 8}};
     const double rate = copy_rate(l);
     const shapes &shape = chosen.empty() ? usual : chosen;
-    printf("copy %.3f TB/s\n%28s %10s %8s %9s\n", rate / 1e12, "(S, T, d, H) site forward", "us",
-           "GB/s", "of copy");
+    printf("copy %.3f TB/s\n%28s %10s %8s %9s %10s\n", rate / 1e12, "(S, T, d, H) site forward",
+           "us", "GB/s", "of copy", "+ sums, us");
     for (const auto &s : shape) {
         const double bytes = 2.0 * (double)(s[1] * s[2]) * (double)(s[0] + 1);
-        std::vector<ready> all;
-        do
-            all.push_back(make_ready(l, s[0], s[1], s[2], s[3]));
-        while ((double)all.size() * bytes < 6e8);
-        const double us = 1e3 * median_ms(l, 60, [&](int i) {
-                              const ready &r = all[(size_t)i % all.size()];
-                              status st = {};
-                              depth_read_args args = {};
-                              args.site = 2;
-                              args.in = r.in;
-                              args.weights = r.weights;
-                              must(kernels_cuda.depth_read(r.axis, &args, &st), &st, "read");
-                          });
+        double us[2];
+        for (int sums = 0; sums < 2; sums++) {
+            std::vector<ready> all;
+            do
+                all.push_back(make_ready(l, s[0], s[1], s[2], s[3], sums));
+            while ((double)all.size() * bytes < 6e8);
+            us[sums] = 1e3 * median_ms(l, 60, [&](int i) {
+                           const ready &r = all[(size_t)i % all.size()];
+                           status st = {};
+                           depth_read_args args = {};
+                           args.site = 2;
+                           args.in = r.in;
+                           args.weights = r.weights;
+                           must(kernels_cuda.depth_read(r.axis, &args, &st), &st, "read");
+                       });
+            for (ready &r : all) {
+                kernels_cuda.depth_free(r.axis);
+                drop(l, r.in);
+                drop(l, r.weights);
+            }
+        }
         char text[64];
         snprintf(text, sizeof text, "(%zu, %zu, %zu, %zu)", s[0], s[1], s[2], s[3]);
-        printf("%28s %10.1f %8.0f %9.3f\n", text, us, bytes / us * 1e-3, bytes / us * 1e6 / rate);
-        for (ready &r : all) {
-            kernels_cuda.depth_free(r.axis);
-            drop(l, r.in);
-            drop(l, r.weights);
-        }
+        printf("%28s %10.1f %8.0f %9.3f %10.1f\n", text, us[0], bytes / us[0] * 1e-3,
+               bytes / us[0] * 1e6 / rate, us[1] - us[0]);
     }
 }
 
