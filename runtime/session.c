@@ -42,11 +42,13 @@ static amount depth_columns(const depth_program *program, bool own_slots, bool b
         most = larger(most, sources);
         if (!backward || sources == 0)
             continue;
-        columns.exact += plan->heads * (sources + 1);
+        columns.exact += plan->heads * (sources + 2);
+        columns.real += plan->heads * sources; /* their gradients, on a GPU */
         columns.real += site->base == NO_VALUE ? 0 : plan->width;
         columns.real += site->gate == GATE_SIGMOID_VECTOR ? 3 * plan->width : 0;
     }
     columns.exact += plan->heads * most;
+    columns.real += backward ? plan->values * plan->width : 0; /* gradients of values, likewise */
     return columns;
 }
 

@@ -77,6 +77,7 @@ typedef struct site_state {
 typedef struct back_view {
     const void *d_mix; /* [rows, width] real, once given */
     const float *logit, *lse, *product, *folded;
+    const void *folded_real; /* folded in the backend's numbers */
     void *edge;
     float *d_folded;
 } back_view;

@@ -8,6 +8,17 @@
 
 /* ---- memory ---- */
 
+static unsigned blocks_of(size_t count) {
+    return (unsigned)((count + 255) / 256);
+}
+
+template <typename real>
+static __global__ void copy_numbers(const float *from, real *to, int width) {
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < width)
+        store<1>(to + i, *reinterpret_cast<const float(*)[1]>(from + i));
+}
+
 static int keep_site(depth *axis, size_t s, back_view *view, status *st) {
     const depth_site *planned = &axis->plan->site[s];
     const size_t width = axis->plan->width, cells = axis->max_rows * axis->plan->heads;
@@ -34,8 +45,24 @@ static int keep_site(depth *axis, size_t s, back_view *view, status *st) {
          (cuda_buffer_create(device, BUFFER_REAL, elements, &back->gate, st) ||
           cuda_buffer_create(device, BUFFER_REAL, elements, &back->d_gated, st))))
         return FAILED;
-    *view = (back_view){NULL,       back->logit,   back->lse, back->product, axis->site[s].folded,
-                        back->edge, back->d_folded};
+    void *folded_real;
+    if (depth_memory(axis, width, sizeof(float), &folded_real, st))
+        return FAILED;
+    if (device->bf16)
+        copy_numbers<<<blocks_of(width), 256, 0, device->stream>>>(
+            axis->site[s].folded, (__nv_bfloat16 *)folded_real, (int)width);
+    else
+        copy_numbers<<<blocks_of(width), 256, 0, device->stream>>>(
+            axis->site[s].folded, (float *)folded_real, (int)width);
+    if (cuda_launched("depth: folded query", st))
+        return FAILED;
+    view->logit = back->logit;
+    view->lse = back->lse;
+    view->product = back->product;
+    view->folded = axis->site[s].folded;
+    view->folded_real = folded_real;
+    view->edge = back->edge;
+    view->d_folded = back->d_folded;
     return DONE;
 }
 
@@ -120,10 +147,6 @@ template <typename real> static __global__ void repeat_row(real *gate, size_t wi
     const size_t i = width + (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < width * rows)
         gate[i] = gate[i % width];
-}
-
-static unsigned blocks_of(size_t count) {
-    return (unsigned)((count + 255) / 256);
 }
 
 int depth_vector_gate(depth *axis, size_t site, void *gate, status *st) {
@@ -377,6 +400,8 @@ struct learned {
 };
 
 static __global__ void add_learned(const __grid_constant__ learned l) {
+    let_next_start();
+    wait_for_earlier();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= l.width)
         return;
@@ -502,8 +527,9 @@ int cuda_depth_site_grads(depth *axis, size_t site, const site_grads *grads, sta
     if (!axis->queries_summed && depth_queries_run(axis, st))
         return FAILED;
     axis->queries_summed = true;
-    add_learned<<<blocks_of(plan->width), 256, 0, axis->device->stream>>>(l);
-    if (cuda_launched("depth: gradients", st))
+    void *parameters[] = {&l};
+    if (depth_launch(axis, (const void *)add_learned, dim3(blocks_of(plan->width)), 256, 0,
+                     parameters, "depth: gradients", st))
         return FAILED;
     return depth_gated_by_vector(planned) ? add_vector_gate(axis, &axis->value[planned->base].view,
                                                             state->back->gate, grads, st)

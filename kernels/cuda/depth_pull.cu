@@ -266,6 +266,8 @@ static const pull_kernel *choose_kernel(const depth *axis, const pulling *p) {
     const size_t processors = (size_t)axis->device->properties.multiProcessorCount;
     const size_t readers = (size_t)p->readers;
     const pull_kernel *few = &axis->uses->few, *many = &axis->uses->many;
+    if (p->rows * (size_t)p->heads > INT32_MAX)
+        return NULL;
     const bool small = p->rows < 2 * processors * many->height;
     if (few->kernel && readers <= few->most_readers && (small || !many->kernel))
         return few;

@@ -1,27 +1,19 @@
 /* depth_pull_ring.cu - the pull of depth_pull.cu in bf16 where slices are whole 16-byte pieces:
  * each reader's gradient leaves device memory once.
  *
- * A block takes a tile of rows with all their heads, for the norm's term sums over heads. A warp
- * has one head (or, W > 1, one of W parts of a wide one): P neighbouring lanes share a row's slice,
- * C pieces of 8 channels each, and a lane has R such rows, so that a warp's 32 / P * R rows share
- * what they all need of a reader, its folded query u. That and the rows of d_mix come through a
- * ring in shared memory, filled STAGES - 1 readers ahead, across tiles. The value itself and its
- * gradient's sum stay in registers.
+ * A block takes a tile of rows with all their heads, for the norm's term sums over heads. As in
+ * depth_read.cu a task is one (row, head), P neighbouring lanes share it with C pieces of 8
+ * channels each (WIDE: W warps of 32 lanes); a lane has R tasks, RB0 rows apart. The value itself
+ * and its gradient's sum stay in registers. What all rows share of a reader, its folded query in
+ * bf16, lies in shared memory beside the rows' gradients, logits and products: BATCH readers to a
+ * stage, the next stages under way while one is at work, also across tiles. All copies are of
+ * neighbouring bytes. dl r of a stage is turned in shared memory and written a head's rows at a
+ * time.
  */
 #include "kernels/cuda/depth_pull.cuh"
 #include "kernels/cuda/depth_ring.cuh"
 
 #include <math.h>
-
-#ifndef PULL_STAGES
-#define PULL_STAGES 3
-#define PULL_FEW_STAGES 6
-#define PULL_BLOCKS 1
-#define PULL_ROWS 2
-#define PULL_PIECES 4
-#define PULL_WIDE_ROWS 3
-#define PULL_WIDE_PIECES 2
-#endif
 
 namespace {
 
@@ -29,8 +21,8 @@ typedef __nv_bfloat16 real;
 
 /* A reader as the kernel uses it, at the value's position. */
 struct reader_row {
-    const real *d_mix;
-    const float *logit, *lse, *product, *folded;
+    const real *d_mix, *folded;
+    const float *logit, *lse, *product;
     real *edge;
 };
 
@@ -40,83 +32,121 @@ __device__ __forceinline__ void stay_packed(uint4 &x) {
     asm volatile("" : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w));
 }
 
-template <int P, int C, int R> struct slot_of {
-    static constexpr int groups = 32 / P;
-    static constexpr int folded = R * C * 512;              /* d_mix comes first */
-    static constexpr int scalars = folded + 2 * P * C * 16; /* logit, lse, product */
-    static constexpr int bytes = (scalars + 3 * R * groups * 4 + 15) / 16 * 16;
+/* How a block's shared memory is laid out; the same on both sides. */
+struct block_shape {
+    int warps, W;        /* W warps to a task of a WIDE kernel, else 1 */
+    int tasks, rows;     /* of the block, for each of a lane's R */
+    int folded, scalars; /* bytes: where these of a reader begin, after the rows' gradients */
+    int reader, stage;   /* bytes of one, and of BATCH */
 };
 
-template <int P, int C, int R, bool WIDE, int STAGES> struct puller {
-    typedef slot_of<P, C, R> slot_type;
-    static constexpr int groups = 32 / P;
+template <int P, int C, int R, bool WIDE, int BATCH>
+__host__ __device__ block_shape shape_of(int warps, int W, int width, int heads) {
+    block_shape s;
+    s.warps = warps;
+    s.W = W;
+    s.tasks = WIDE ? warps / W : warps * (32 / P);
+    s.rows = s.tasks / heads;
+    s.folded = R * warps * C * 512;
+    s.scalars = s.folded + width * 2;
+    s.reader = (s.scalars + 3 * R * s.tasks * 4 + 15) / 16 * 16;
+    s.stage = BATCH * s.reader;
+    return s;
+}
+
+template <int P, int C, int R, bool WIDE, int BATCH, int STAGES> struct puller {
+    static constexpr int tasks = 32 / P; /* of a warp */
     const pulling &a;
+    const block_shape s;
     const reader_row *table;
-    unsigned char *ring;
-    float *parts, *backs;
-    int lane, own, group, head, part, set, sets, W, pieces;
-    unsigned parity;
+    unsigned char *stages;
+    float *edges; /* [2, BATCH, R, tasks of the block] */
+    float *backs; /* [2, R, tasks] */
+    float *parts; /* WIDE: [2, warps, BATCH, R] */
+    int lane, own, warp, part, task, head, pieces;
+    int to[C];
+    unsigned turn = 0, exchanges = 0;
     uint4 v[R][C];
     float sum[R][C][8], inverse[R], back[R];
 
-    __device__ __forceinline__ puller(const pulling &args) : a(args) {}
+    __device__ __forceinline__ puller(const pulling &args, const block_shape &shape)
+        : a(args), s(shape) {}
 
-    __device__ __forceinline__ int piece(int at, int c) const {
-        return WIDE ? (c * W + part) * 32 + at : c * P + at;
-    }
-    __device__ __forceinline__ size_t row_of(size_t tile, int r) const {
-        return (tile * (size_t)sets + (size_t)set) * (groups * R) + (size_t)(r * groups + group);
-    }
-    __device__ __forceinline__ size_t held(size_t row) const {
-        return row < a.rows ? row : a.rows - 1;
+    __device__ __forceinline__ void place() {
+        lane = (int)threadIdx.x % 32;
+        warp = (int)threadIdx.x / 32;
+        own = lane % P;
+        part = WIDE ? warp % s.W : 0;
+        task = WIDE ? warp / s.W : warp * tasks + lane / P;
+        head = task % a.heads;
+        pieces = a.slice / 8;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int unit = c * 32 + lane, at = unit % pieces;
+            to[c] = WIDE                    ? piece(c) < pieces ? c * 512 + lane * 16 : -1
+                    : unit < tasks * pieces ? at / P * 512 + (unit / pieces * P + at % P) * 16
+                                            : -1;
+        }
     }
 
-    __device__ __forceinline__ void copy_reader(size_t tile, int k, int stage) const {
+    __device__ __forceinline__ int piece(int c) const {
+        return WIDE ? (c * s.W + part) * 32 + lane : c * P + own;
+    }
+    /* The first of the block's rows with a lane's task r. */
+    __device__ __forceinline__ unsigned top_of(unsigned tile, int r) const {
+        return (tile * R + (unsigned)r) * (unsigned)s.rows;
+    }
+    __device__ __forceinline__ unsigned row_of(unsigned tile, int r) const {
+        return top_of(tile, r) + (unsigned)(task / a.heads);
+    }
+
+    __device__ __forceinline__ void copy_reader(unsigned tile, int k, unsigned char *slot) const {
         const reader_row by = table[k];
-        unsigned char *slot = ring + stage * slot_type::bytes;
-        const int first = head * a.slice;
+        const size_t all = a.rows * (size_t)a.width;
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const real *row = by.d_mix + held(row_of(tile, r)) * (size_t)a.width + first;
+            const size_t first = (size_t)top_of(tile, r) * (size_t)a.width +
+                                 (size_t)(WIDE ? task : warp * tasks) * (size_t)a.slice;
+            const int left = first >= all               ? 0
+                             : all - first < (1u << 30) ? (int)(all - first)
+                                                        : 1 << 30;
+            const real *from = by.d_mix + first;
+            unsigned char *rows = slot + (r * s.warps + warp) * C * 512;
 #pragma unroll
-            for (int c = 0; c < C; c++)
-                if (piece(own, c) < pieces)
-                    copy_ahead16(slot + (r * C + c) * 512 + lane * 16, row + piece(own, c) * 8);
-        }
-#pragma unroll
-        for (int i = 0; i < (2 * P * C + 31) / 32; i++) {
-            const int unit = i * 32 + lane, half = unit / (P * C), at = unit % (P * C);
-            const int from = piece(at % P, at / P);
-            if (unit < 2 * P * C && from < pieces)
-                copy_ahead16(slot + slot_type::folded + unit * 16,
-                             by.folded + first + from * 8 + half * 4);
-        }
-        if (own == 0) {
-            unsigned char *scalars = slot + slot_type::scalars;
-#pragma unroll
-            for (int r = 0; r < R; r++) {
-                const size_t cell = held(row_of(tile, r)) * (size_t)a.heads + (size_t)head;
-                const int at = (r * groups + group) * 4;
-                copy_ahead4(scalars + at, by.logit + cell);
-                copy_ahead4(scalars + R * groups * 4 + at, by.lse + cell);
-                copy_ahead4(scalars + 2 * R * groups * 4 + at, by.product + cell);
+            for (int c = 0; c < C; c++) {
+                const int element = (WIDE ? piece(c) : c * 32 + lane) * 8;
+                if (to[c] >= 0 && element < left)
+                    copy_ahead16(rows + to[c], from + element);
             }
         }
+        for (int i = (int)threadIdx.x; i < a.width / 8; i += (int)blockDim.x)
+            copy_ahead16(slot + s.folded + i * 16, by.folded + i * 8);
+        for (int i = (int)threadIdx.x; i < R * s.tasks; i += (int)blockDim.x) {
+            const unsigned cell =
+                top_of(tile, i / s.tasks) * (unsigned)a.heads + (unsigned)(i % s.tasks);
+            if (cell >= (unsigned)a.rows * (unsigned)a.heads)
+                continue;
+            unsigned char *scalars = slot + s.scalars + i * 4;
+            copy_ahead4(scalars, by.logit + cell);
+            copy_ahead4(scalars + R * s.tasks * 4, by.lse + cell);
+            copy_ahead4(scalars + 2 * R * s.tasks * 4, by.product + cell);
+        }
     }
 
-    __device__ __forceinline__ void start_tile(size_t tile, const value_view &view) {
+    __device__ __forceinline__ void start_tile(unsigned tile, const value_view &view) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const size_t row = held(row_of(tile, r));
-            const real *from =
-                static_cast<const real *>(view.row) + row * view.stride + head * a.slice;
-            inverse[r] = view.inverse_rms[row * view.step];
+            const unsigned row = row_of(tile, r);
+            const bool live = row < a.rows;
+            const real *from = static_cast<const real *>(view.row) +
+                               (size_t)(live ? row : 0) * view.stride + head * a.slice;
+            inverse[r] = view.inverse_rms[(live ? row : 0) * view.step];
             back[r] = 0.0f;
 #pragma unroll
             for (int c = 0; c < C; c++) {
                 v[r][c] = make_uint4(0, 0, 0, 0);
-                if (piece(own, c) < pieces)
-                    v[r][c] = *reinterpret_cast<const uint4 *>(from + piece(own, c) * 8);
+                if (piece(c) < pieces)
+                    v[r][c] = *reinterpret_cast<const uint4 *>(from + piece(c) * 8);
 #pragma unroll
                 for (int i = 0; i < 8; i++)
                     sum[r][c][i] = 0.0f;
@@ -124,104 +154,123 @@ template <int P, int C, int R, bool WIDE, int STAGES> struct puller {
         }
     }
 
-    /* Sums the parts of a wide head, in order. */
-    __device__ __forceinline__ void exchange(float (&dot)[R]) {
-        const int warps = (int)blockDim.x / 32, warp = (int)threadIdx.x / 32;
-        float *mine = parts + (parity & 1u) * (unsigned)(warps * R);
-        parity++;
-        if (lane == 0)
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                mine[warp * R + r] = dot[r];
-        __syncthreads();
-#pragma unroll
-        for (int r = 0; r < R; r++)
-            dot[r] = 0.0f;
-        for (int w = 0; w < W; w++)
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                dot[r] += mine[(warp - part + w) * R + r];
+    __device__ __forceinline__ uint4 mix_piece(const unsigned char *slot, int r, int c) const {
+        return *reinterpret_cast<const uint4 *>(slot + ((r * s.warps + warp) * C + c) * 512 +
+                                                lane * 16);
     }
 
-    __device__ __forceinline__ void take_reader(size_t tile, int k, int stage) {
-        const unsigned char *slot = ring + stage * slot_type::bytes;
-        const float *scalars = reinterpret_cast<const float *>(slot + slot_type::scalars);
-        float dot[R], weight[R], edge[R];
+    /* Sums the parts of a wide head, in order. */
+    __device__ __forceinline__ void exchange(float (&dot)[BATCH][R]) {
+        float *mine = parts + (exchanges++ & 1u) * (unsigned)(s.warps * BATCH * R);
+        if (lane == 0)
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            dot[r] = 0.0f;
+            for (int i = 0; i < BATCH * R; i++)
+                mine[warp * BATCH * R + i] = dot[i / R][i % R];
+        __syncthreads();
 #pragma unroll
-            for (int c = 0; c < C; c++) {
-                float x[8], y[8];
-                widen(*reinterpret_cast<const uint4 *>(slot + (r * C + c) * 512 + lane * 16), x);
-                stay_packed(v[r][c]);
-                widen(v[r][c], y);
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    dot[r] = fmaf(x[i], y[i], dot[r]);
-            }
+        for (int i = 0; i < BATCH * R; i++) {
+            float all = 0.0f;
+            for (int w = 0; w < s.W; w++)
+                all += mine[(warp - part + w) * BATCH * R + i];
+            dot[i / R][i % R] = all;
         }
+    }
+
+    /* `count` readers of a stage. */
+    __device__ __forceinline__ void take_stage(int count, const unsigned char *stage) {
+        float dot[BATCH][R];
+#pragma unroll
+        for (int j = 0; j < BATCH; j++)
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                dot[j][r] = 0.0f;
+#pragma unroll
+                for (int c = 0; c < C; c++) {
+                    float x[8], y[8];
+                    widen(mix_piece(stage + j * s.reader, r, c), x);
+                    stay_packed(v[r][c]);
+                    widen(v[r][c], y);
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        dot[j][r] = fmaf(x[i], y[i], dot[j][r]);
+                }
+            }
 #pragma unroll
         for (int o = P / 2; o; o >>= 1)
 #pragma unroll
-            for (int r = 0; r < R; r++)
-                dot[r] += __shfl_xor_sync(0xffffffffu, dot[r], o);
+            for (int i = 0; i < BATCH * R; i++)
+                dot[i / R][i % R] += __shfl_xor_sync(0xffffffffu, dot[i / R][i % R], o);
         if constexpr (WIDE)
             exchange(dot);
+        float *edge_tile = edges + (turn & 1u) * (unsigned)(BATCH * R * s.tasks);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            const int at = r * groups + group;
-            const float l = scalars[at];
-            weight[r] = __expf(l - scalars[R * groups + at]);
-            const float dl = weight[r] * (dot[r] - scalars[2 * R * groups + at]);
-            back[r] = fmaf(dl, l, back[r]);
-            edge[r] = dl * inverse[r];
-            const size_t row = row_of(tile, r);
-            if (own == 0 && part == 0 && row < a.rows)
-                table[k].edge[(size_t)head * a.edge_rows + row] = __float2bfloat16(edge[r]);
-        }
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            const unsigned char *at = slot + slot_type::folded + (c * P + own) * 16;
-            const float4 low = *reinterpret_cast<const float4 *>(at);
-            const float4 high = *reinterpret_cast<const float4 *>(at + P * C * 16);
-            const float u[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        for (int j = 0; j < BATCH; j++) {
+            if (j >= count)
+                break;
+            const unsigned char *slot = stage + j * s.reader;
+            const float *scalars = reinterpret_cast<const float *>(slot + s.scalars);
+            float weight[R], edge[R];
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                float x[8];
-                widen(*reinterpret_cast<const uint4 *>(slot + (r * C + c) * 512 + lane * 16), x);
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    sum[r][c][i] = fmaf(weight[r], x[i], fmaf(edge[r], u[i], sum[r][c][i]));
+                const int at = r * s.tasks + task;
+                const float l = scalars[at];
+                weight[r] = __expf(l - scalars[R * s.tasks + at]);
+                const float dl = weight[r] * (dot[j][r] - scalars[2 * R * s.tasks + at]);
+                back[r] = fmaf(dl, l, back[r]);
+                edge[r] = dl * inverse[r];
+                if (own == 0 && part == 0)
+                    edge_tile[(j * R + r) * s.tasks + task] = edge[r];
             }
+            const unsigned char *folded = slot + s.folded + head * pieces * 16;
+#pragma unroll
+            for (int c = 0; c < C; c++) {
+                float u[8];
+                const int at = piece(c) < pieces ? piece(c) : 0;
+                widen(*reinterpret_cast<const uint4 *>(folded + at * 16), u);
+#pragma unroll
+                for (int r = 0; r < R; r++) {
+                    float x[8];
+                    widen(mix_piece(slot, r, c), x);
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        sum[r][c][i] = fmaf(weight[r], x[i], fmaf(edge[r], u[i], sum[r][c][i]));
+                }
+            }
+        }
+    }
+
+    /* Writes dl r of `count` readers from `first` on, that take_stage left one turn ago. */
+    __device__ __forceinline__ void write_edges(unsigned tile, int first, int count,
+                                                unsigned of_turn) const {
+        const float *edge_tile = edges + (of_turn & 1u) * (unsigned)(BATCH * R * s.tasks);
+        const int rows = R * s.rows;
+        for (int i = (int)threadIdx.x; i < count * rows * a.heads; i += (int)blockDim.x) {
+            const int row = i % rows, h = i / rows % a.heads, j = i / rows / a.heads;
+            const int r = row / s.rows, at = row % s.rows * a.heads + h;
+            const unsigned out = tile * (unsigned)rows + (unsigned)row;
+            if (out < a.rows)
+                table[first + j].edge[(size_t)h * a.edge_rows + out] =
+                    __float2bfloat16(edge_tile[(j * R + r) * s.tasks + at]);
         }
     }
 
     /* The norm's term, what reaches the value as it is, and out. */
-    __device__ __forceinline__ void end_tile(size_t tile) {
-        const int warps = (int)blockDim.x / 32, warp = (int)threadIdx.x / 32;
-        float *mine = backs + (parity >> 31) * (unsigned)(warps * groups * R);
-        parity ^= 0x80000000u;
-        if (own == 0)
-#pragma unroll
-            for (int r = 0; r < R; r++)
-                mine[warp * groups * R + r * groups + group] = back[r];
-        __syncthreads();
+    __device__ __forceinline__ void end_tile(unsigned tile, const float *whole) {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const size_t row = row_of(tile, r);
+            const unsigned row = row_of(tile, r);
             float all = 0.0f;
             for (int h = 0; h < a.heads; h++)
-                all += mine[(set * a.heads + h) * W * groups * R + r * groups + group];
+                all += whole[r * s.tasks + task / a.heads * a.heads + h];
             if (row >= a.rows)
                 continue;
             all *= inverse[r] * inverse[r] / (float)a.width;
-            const size_t at = row * (size_t)a.width + (size_t)(head * a.slice);
+            const size_t at = (size_t)row * (size_t)a.width + (size_t)(head * a.slice);
 #pragma unroll
             for (int c = 0; c < C; c++) {
-                if (piece(own, c) >= pieces)
+                if (piece(c) >= pieces)
                     continue;
-                const size_t cell = at + (size_t)piece(own, c) * 8;
+                const size_t cell = at + (size_t)piece(c) * 8;
                 float x[8], total[8];
                 widen(v[r][c], x);
 #pragma unroll
@@ -240,14 +289,19 @@ template <int P, int C, int R, bool WIDE, int STAGES> struct puller {
 
     __device__ __forceinline__ void run() {
         const value_view view = *a.view;
-        const size_t height = (size_t)sets * groups * R;
-        const size_t tiles = (a.rows + height - 1) / height;
-        size_t copied = blockIdx.x;
+        const unsigned height = (unsigned)(s.rows * R);
+        const unsigned tiles = ((unsigned)a.rows + height - 1) / height;
+        unsigned copied = blockIdx.x;
         int copied_reader = 0, stage = 0;
-        const auto copy_next = [&](int to) {
+        const auto copy_next = [&](int to_stage) {
             if (copied < tiles) {
-                copy_reader(copied, copied_reader, to);
-                if (++copied_reader == a.readers) {
+#pragma unroll
+                for (int j = 0; j < BATCH; j++)
+                    if (copied_reader + j < a.readers)
+                        copy_reader(copied, copied_reader + j,
+                                    stages + to_stage * s.stage + j * s.reader);
+                copied_reader += BATCH;
+                if (copied_reader >= a.readers) {
                     copied_reader = 0;
                     copied += gridDim.x;
                 }
@@ -256,62 +310,65 @@ template <int P, int C, int R, bool WIDE, int STAGES> struct puller {
         };
         for (int i = 0; i < STAGES - 1; i++)
             copy_next(i);
-        for (size_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             start_tile(tile, view);
-            for (int k = 0; k < a.readers; k++) {
-                __syncwarp(); /* all lanes have read the stage that is filled now */
+            for (int k = 0; k < a.readers; k += BATCH) {
+                const int count = a.readers - k < BATCH ? a.readers - k : BATCH;
+                wait_but<STAGES - 2>();
+                __syncthreads(); /* this stage is there, the one before is done with */
+                if (k > 0)
+                    write_edges(tile, k - BATCH, BATCH, turn - 1);
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
-                wait_but<STAGES - 1>();
-                __syncwarp(); /* what the other lanes have copied is there */
-                take_reader(tile, k, stage);
+                take_stage(count, stages + stage * s.stage);
                 stage = stage + 1 == STAGES ? 0 : stage + 1;
+                turn++;
             }
-            end_tile(tile);
+            float *whole = backs + (tile / gridDim.x & 1u) * (unsigned)(R * s.tasks);
+            if (own == 0 && part == 0)
+#pragma unroll
+                for (int r = 0; r < R; r++)
+                    whole[r * s.tasks + task] = back[r];
+            __syncthreads();
+            const int last = (a.readers - 1) / BATCH * BATCH;
+            write_edges(tile, last, a.readers - last, turn - 1);
+            end_tile(tile, whole);
         }
     }
 };
 
-template <int P, int C, int R, bool WIDE, int STAGES, int THREADS>
-__global__ void __launch_bounds__(THREADS, THREADS > 256 ? 1 : PULL_BLOCKS)
+template <int P, int C, int R, bool WIDE, int BATCH, int STAGES, int THREADS, int BLOCKS>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
     pull_ring(const __grid_constant__ pulling args, int W) {
-    typedef puller<P, C, R, WIDE, STAGES> type;
+    typedef puller<P, C, R, WIDE, BATCH, STAGES> type;
     extern __shared__ __align__(16) unsigned char shared[];
-    type p(args);
     let_next_start();
-    const int warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    p.lane = (int)threadIdx.x % 32;
-    p.own = p.lane % P;
-    p.group = p.lane / P;
-    p.W = W;
-    p.part = warp % W;
-    p.head = warp / W % args.heads;
-    p.set = warp / W / args.heads;
-    p.sets = warps / W / args.heads;
-    p.pieces = args.slice / 8;
-    p.parity = 0;
+    const block_shape s =
+        shape_of<P, C, R, WIDE, BATCH>((int)blockDim.x / 32, W, args.width, args.heads);
+    type p(args, s);
+    p.place();
     reader_row *table = reinterpret_cast<reader_row *>(shared);
     p.table = table;
-    unsigned char *rings = shared + ((size_t)args.readers * sizeof *table + 15) / 16 * 16;
-    const size_t ring_bytes = (size_t)STAGES * type::slot_type::bytes;
-    p.ring = rings + (size_t)warp * ring_bytes;
-    p.backs = reinterpret_cast<float *>(rings + (size_t)warps * ring_bytes);
-    p.parts = p.backs + 2 * warps * type::groups * R;
+    p.stages = shared + ((size_t)args.readers * sizeof *table + 15) / 16 * 16;
+    p.edges = reinterpret_cast<float *>(p.stages + STAGES * s.stage);
+    p.backs = p.edges + 2 * BATCH * R * s.tasks;
+    p.parts = p.backs + 2 * R * s.tasks;
     for (int k = (int)threadIdx.x; k < args.readers; k += (int)blockDim.x) {
         const reader by = args.reader[k];
         const back_view site = args.back[by.site];
         const size_t heads = (size_t)args.heads, position = (size_t)by.position;
         if (k < NOTED)
             table[k].d_mix = static_cast<const real *>(args.d_mix[k]);
+        table[k].folded = static_cast<const real *>(site.folded_real);
         table[k].logit = site.logit + position * args.logit_rows * heads;
         table[k].lse = site.lse;
         table[k].product = site.product;
-        table[k].folded = site.folded;
         table[k].edge = static_cast<real *>(site.edge) + position * heads * args.edge_rows;
     }
-    /* Lanes without a piece read what was never copied: it must be a number. */
-    if (p.pieces < P * C * W)
-        for (size_t i = (size_t)p.lane * 16; i < ring_bytes; i += 512)
-            *reinterpret_cast<uint4 *>(p.ring + i) = make_uint4(0, 0, 0, 0);
+    /* Lanes without a piece, and rows past the end, read what was never copied: numbers. */
+    const bool whole =
+        p.pieces == P * C * W && args.rows % (size_t)(s.rows * R) == 0 && args.readers % BATCH == 0;
+    for (int i = (int)threadIdx.x * 16; !whole && i < STAGES * s.stage; i += (int)blockDim.x * 16)
+        *reinterpret_cast<uint4 *>(p.stages + i) = make_uint4(0, 0, 0, 0);
     wait_for_earlier();
     for (int k = NOTED + (int)threadIdx.x; k < args.readers; k += (int)blockDim.x)
         table[k].d_mix = static_cast<const real *>(args.back[args.reader[k].site].d_mix);
@@ -319,23 +376,28 @@ __global__ void __launch_bounds__(THREADS, THREADS > 256 ? 1 : PULL_BLOCKS)
     p.run();
 }
 
-template <int P, int C, int R, bool WIDE, int STAGES, int THREADS>
-bool choose(const depth *axis, int heads, int W, pull_kernel *out, status *st) {
-    typedef puller<P, C, R, WIDE, STAGES> type;
-    const int most = THREADS / 32, sets = most / (heads * W) > 1 ? most / (heads * W) : 1;
-    const int warps = heads * W * sets;
-    if (warps > most)
+/* Fills `out` if the plan's heads fill a block of at most THREADS; warps or, WIDE, tasks of W warps
+ * are left out until they do. */
+template <int P, int C, int R, bool WIDE, int BATCH, int STAGES, int THREADS, int BLOCKS>
+bool choose(const depth *axis, int W, pull_kernel *out, status *st) {
+    const int heads = (int)axis->plan->heads, each = WIDE ? 1 : 32 / P;
+    int groups = THREADS / 32 / W; /* of W warps with `each` tasks */
+    while (groups > 0 && groups * each % heads)
+        groups--;
+    if (groups == 0)
         return true;
+    const block_shape s =
+        shape_of<P, C, R, WIDE, BATCH>(groups * W, W, (int)axis->plan->width, heads);
     const size_t room = axis->device->properties.sharedMemPerBlockOptin;
-    const size_t shared = (size_t)warps * (STAGES * type::slot_type::bytes +
-                                           (2 * type::groups * R + 2 * R) * sizeof(float)) +
-                          16;
+    const size_t shared = (size_t)(STAGES * s.stage) + 16 +
+                          sizeof(float) * (size_t)(2 * BATCH * R * s.tasks + 2 * R * s.tasks +
+                                                   2 * s.warps * BATCH * R);
     if (shared > room)
         return true;
-    out->kernel = (const void *)pull_ring<P, C, R, WIDE, STAGES, THREADS>;
+    out->kernel = (const void *)pull_ring<P, C, R, WIDE, BATCH, STAGES, THREADS, BLOCKS>;
     out->W = W;
-    out->block = 32 * (unsigned)warps;
-    out->height = (size_t)(sets * type::groups * R);
+    out->block = 32 * (unsigned)s.warps;
+    out->height = (size_t)(s.rows * R);
     out->reader_bytes = sizeof(reader_row);
     out->most_readers = (room - shared) / sizeof(reader_row);
     out->shared = shared;
@@ -344,43 +406,49 @@ bool choose(const depth *axis, int heads, int W, pull_kernel *out, status *st) {
         "depth: pull", st);
 }
 
-template <int R, int S, int THREADS>
+#ifndef PULL_BATCH
+#define PULL_BATCH 2
+#define PULL_STAGES 2
+#define PULL_BLOCKS 2
+#define PULL_FEW_STAGES 4
+#define PULL_FAR_ROWS 2
+#endif
+
+template <int STAGES, int BLOCKS>
 bool choose_lanes(const depth *axis, size_t pieces, pull_kernel *out, status *st) {
-    constexpr int C = PULL_PIECES;
-    const int heads = (int)axis->plan->heads;
-    if (pieces > 16 && pieces <= 20)
-        return choose<4, 5, R, false, S, THREADS>(axis, heads, 1, out, st);
-    if (pieces <= C)
-        return choose<1, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    if (pieces <= 2 * C)
-        return choose<2, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    if (pieces <= 4 * C)
-        return choose<4, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    if (pieces <= 8 * C)
-        return choose<8, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    if (pieces <= 16 * C)
-        return choose<16, C, R, false, S, THREADS>(axis, heads, 1, out, st);
-    return choose < 32, C, R, false, S < 4 ? S : 4, THREADS > (axis, heads, 1, out, st);
+    constexpr int B = PULL_BATCH, F = PULL_FAR_ROWS;
+    if (pieces <= 2)
+        return choose<1, 2, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 4)
+        return choose<1, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 8)
+        return choose<2, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 16)
+        return choose<4, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 20)
+        return choose<4, 5, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 32)
+        return choose<8, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    if (pieces <= 64)
+        return choose<16, 4, F, false, 1, STAGES, 256, BLOCKS>(axis, 1, out, st);
+    return choose<32, 4, F, false, 1, STAGES, 256, BLOCKS>(axis, 1, out, st);
 }
 
 } // namespace
 
 int depth_pull_choose(const depth *axis, bool few, pull_kernel *out, status *st) {
     const size_t slice = axis->plan->width / axis->plan->heads, pieces = slice / 8;
-    const int heads = (int)axis->plan->heads;
-    constexpr int wide = 32 * PULL_WIDE_PIECES;
+    constexpr int wide = 64; /* pieces of a warp */
     const pull_kernel none = {};
     *out = none;
     if (!axis->device->bf16 || slice % 8)
         return DONE;
     bool done;
-    if (heads == 1 || pieces > 32 * PULL_PIECES)
-        done = choose<32, PULL_WIDE_PIECES, PULL_WIDE_ROWS, true, 2, 448>(
-            axis, heads, (int)((pieces + wide - 1) / wide), out, st);
-    else if (heads > 8)
-        done = choose_lanes<1, PULL_STAGES, 512>(axis, pieces, out, st);
+    if (pieces > 128)
+        done =
+            choose<32, 2, 4, true, 1, 3, 448, 1>(axis, (int)((pieces + wide - 1) / wide), out, st);
     else
-        done = few ? choose_lanes<1, PULL_FEW_STAGES, 256>(axis, pieces, out, st)
-                   : choose_lanes<PULL_ROWS, PULL_STAGES, 256>(axis, pieces, out, st);
+        done = few ? choose_lanes<PULL_FEW_STAGES, 1>(axis, pieces, out, st)
+                   : choose_lanes<PULL_STAGES, PULL_BLOCKS>(axis, pieces, out, st);
     return done ? DONE : FAILED;
 }

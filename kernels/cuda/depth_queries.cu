@@ -16,7 +16,7 @@ typedef __nv_bfloat16 real;
 
 enum { MT = 5, NT = 5, WARPS = 4, SITES = 16 * MT, CHANNELS = 8 * NT * WARPS, ROWS = 64 };
 enum { E_STRIDE = ROWS + 8, V_STRIDE = CHANNELS + 8 }; /* odd in 16 bytes: no bank conflicts */
-enum { STAGE = SITES * E_STRIDE + ROWS * V_STRIDE, STAGES = 2 };
+enum { STAGE = SITES * E_STRIDE + ROWS * V_STRIDE, STAGES = 4 };
 
 struct querying {
     const value_view *view;
@@ -84,6 +84,8 @@ __device__ __forceinline__ void copy_stage(const querying &q, real *stage, int n
 }
 
 __global__ void __launch_bounds__(32 * WARPS) sum_queries(const __grid_constant__ querying q) {
+    let_next_start();
+    wait_for_earlier();
     extern __shared__ __align__(16) unsigned char shared[];
     real *stages = reinterpret_cast<real *>(shared);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -101,10 +103,11 @@ __global__ void __launch_bounds__(32 * WARPS) sum_queries(const __grid_constant_
                        (begin + at % count) * ROWS, head, channel, top);
         stage_ends();
     };
-    copy(0);
+    for (size_t at = 0; at < STAGES - 1; at++)
+        copy(at);
     for (size_t at = 0; at < total; at++) {
-        copy(at + 1);
-        wait_but<1>();
+        copy(at + STAGES - 1);
+        wait_but<STAGES - 1>();
         __syncthreads();
         const real *e = stages + at % STAGES * STAGE, *v = e + SITES * E_STRIDE;
 #pragma unroll
@@ -140,6 +143,8 @@ __global__ void __launch_bounds__(32 * WARPS) sum_queries(const __grid_constant_
 
 __global__ void add_splits(const float *partial, int splits, int sites, int width,
                            float *const *d_folded) {
+    let_next_start();
+    wait_for_earlier();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x), site = (int)blockIdx.y;
     if (i >= width)
         return;
@@ -239,10 +244,14 @@ int depth_queries_run(depth *axis, status *st) {
     const size_t bytes = (size_t)q.splits * found->sites * plan->width * sizeof(float);
     if (cuda_scratch(axis->device, bytes, (void **)&q.partial, st))
         return FAILED;
-    cudaStream_t stream = axis->device->stream;
-    sum_queries<<<dim3((unsigned)(q.heads * q.blocks), (unsigned)tops, (unsigned)q.splits),
-                  32 * WARPS, STAGES * STAGE * sizeof(real), stream>>>(q);
-    add_splits<<<dim3((unsigned)((q.width + 255) / 256), (unsigned)q.sites), 256, 0, stream>>>(
-        q.partial, q.splits, q.sites, q.width, found->d_folded);
-    return cuda_launched("depth: queries", st);
+    void *sum_parameters[] = {&q};
+    void *add_parameters[] = {&q.partial, &q.splits, &q.sites, &q.width, (void *)&found->d_folded};
+    if (depth_launch(axis, (const void *)sum_queries,
+                     dim3((unsigned)(q.heads * q.blocks), (unsigned)tops, (unsigned)q.splits),
+                     32 * WARPS, STAGES * STAGE * sizeof(real), sum_parameters, "depth: queries",
+                     st))
+        return FAILED;
+    return depth_launch(axis, (const void *)add_splits,
+                        dim3((unsigned)((q.width + 255) / 256), (unsigned)q.sites), 256, 0,
+                        add_parameters, "depth: queries", st);
 }

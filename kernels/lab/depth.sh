@@ -7,29 +7,25 @@ flags="-std=c++17 -O3 -arch=$arch -I. -Xcompiler -fopenmp"
 compile() { # OBJECT SOURCE FLAGS
     nvcc $flags $3 -c -o "$out/$1.o" "$2" > "$out/$1.log" 2>&1 || cat "$out/$1.log"
 }
-# OBJECT BATCH STAGES WARPS PIECES WIDE_BATCH WIDE_STAGES WIDE_PIECES ORDER*2+LOCK
+# OBJECT BATCH STAGES BLOCKS PIECES ORDER, and of slices of five pieces BATCH STAGES BLOCKS
 reading() {
-    compile $1 kernels/cuda/depth_read.cu "-DDEPTH_BATCH=$2 -DDEPTH_STAGES=$3 -DDEPTH_WARPS=$4 \
-        -DDEPTH_PIECES=$5 -DDEPTH_WIDE_BATCH=$6 -DDEPTH_WIDE_STAGES=$7 -DDEPTH_WIDE_PIECES=$8 \
-        -DDEPTH_ORDER=$(($9 / 2)) -DDEPTH_LOCK=$(($9 % 2))"
+    compile $1 kernels/cuda/depth_read.cu "-DDEPTH_BATCH=$2 -DDEPTH_STAGES=$3 -DDEPTH_BLOCKS=$4 \
+        -DDEPTH_WARPS=4 -DDEPTH_PIECES=$5 -DDEPTH_ORDER=$6 -DDEPTH_FIVE_BATCH=$7 \
+        -DDEPTH_FIVE_STAGES=$8 -DDEPTH_FIVE_BLOCKS=$9 -DDEPTH_WIDE_BATCH=3 -DDEPTH_WIDE_STAGES=2 \
+        -DDEPTH_WIDE_PIECES=4"
 }
-reading read_a 4 2 4 4 3 2 4 2 &
-reading read_b 4 2 4 4 4 2 2 0 &
-reading read_c 2 4 4 4 3 3 2 2 &
-reading read_d 4 2 8 4 5 2 4 2 &
-reading read_e 4 2 4 2 3 2 2 2 &
-reading read_f 3 3 2 4 2 3 4 2 &
-reading read_g 4 2 8 4 4 2 4 3 &
-reading read_h 2 4 4 4 4 2 3 3 &
-pull() { # OBJECT BLOCKS STAGES ROWS PIECES WIDE_ROWS FEW_STAGES
-    compile $1 kernels/cuda/depth_pull_ring.cu "-DPULL_BLOCKS=$2 -DPULL_STAGES=$3 -DPULL_ROWS=$4 \
-        -DPULL_PIECES=$5 -DPULL_WIDE_ROWS=$6 -DPULL_WIDE_PIECES=2 \
-        -DPULL_FEW_STAGES=$7"
+reading read_a 2 2 4 4 1 2 2 4 &
+reading read_b 2 2 4 4 0 2 2 3 &
+reading read_c 1 5 4 4 0 1 5 3 &
+reading read_d 4 2 5 2 0 1 4 4 &
+pull() { # OBJECT BATCH STAGES BLOCKS FEW_STAGES FAR_ROWS
+    compile $1 kernels/cuda/depth_pull_ring.cu "-DPULL_BATCH=$2 -DPULL_STAGES=$3 -DPULL_BLOCKS=$4 \
+        -DPULL_FEW_STAGES=$5 -DPULL_FAR_ROWS=$6"
 }
-pull pull_a 1 3 2 4 3 6 &
-pull pull_b 2 2 2 4 4 4 &
-pull pull_c 2 3 2 2 2 7 &
-pull pull_d 2 2 1 4 2 3 &
+pull pull_a 2 2 2 4 2 &
+pull pull_b 1 4 2 7 1 &
+pull pull_c 2 4 1 3 2 &
+pull pull_d 3 2 1 2 1 &
 for file in depth depth_weigh depth_sums depth_back depth_pull depth_queries backend linear; do
     compile $file kernels/cuda/$file.cu "" &
 done
@@ -46,7 +42,7 @@ link() { # PROGRAM READ PULL
         "$out"/depth_queries.o "$out"/backend.o "$out"/linear.o "$out"/alone.o "$out"/status.o \
         "$out"/routing_sums.o -lcublasLt
 }
-for v in a b c d e f g h; do
+for v in a b c d; do
     link depth_$v $v a &
 done
 for v in b c d; do
