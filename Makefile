@@ -75,7 +75,8 @@ GPU_CHECKS := $(filter-out %/gpu_case.c,$(wildcard $(ROOMS:%=%/tests/gpu_*.c)))
 HELPERS := $(filter-out $(TESTS) $(FUZZERS) $(GPU_CHECKS),$(wildcard $(ROOMS:%=%/tests/*.c)))
 OBJECTS := $(SOURCES:%.c=$(OUT)/%.o)
 # The plug-in is of C++ and brings the few C files that it calls: nothing of the program's is shared.
-PLUGIN := $(if $(and $(NVCC),$(if $(asan),,yes)),$(OUT)/fathom-cuda.so)
+PLUGIN := $(if $(and $(NVCC),$(wildcard kernels/cuda/plugin.c),$(if $(asan),,yes)),\
+    $(OUT)/fathom-cuda.so)
 PLUGIN_CUDA := $(wildcard kernels/cuda/*.cu)
 PLUGIN_C := kernels/cuda/plugin.c kernels/routing_sums.c runtime/base/status.c runtime/base/version.c
 PLUGIN_OBJECTS := $(PLUGIN_CUDA:%.cu=$(OUT)/plugin/%.o) $(PLUGIN_C:%.c=$(OUT)/plugin/%.o)
