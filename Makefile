@@ -6,7 +6,9 @@
 #   asan=1             build in $(BUILD)/asan with the address and undefined sanitizers
 #   CC= CFLAGS= LDFLAGS= WERROR=   compiler, optimisation, linking; WERROR= lets warnings pass
 #   HDF5_CFLAGS= HDF5_LIBS= CJSON_CFLAGS= CJSON_LIBS= BLAS_CFLAGS= BLAS_LIBS=
-#   CMOCKA_CFLAGS= CMOCKA_LIBS= NVCC= CUDA_ARCH= GNUPLOT=   instead of what the probes find
+#   CMOCKA_CFLAGS= CMOCKA_LIBS= NVCC= GNUPLOT=   instead of what the probes find; NVCC= leaves out
+#                      the plug-in for NVIDIA GPUs
+#   CUDA_ARCH="sm_80 sm_90"   GPUs that it has machine code for, PTX for later ones beside
 #   PREFIX=/usr/local DESTDIR=   where `make install` puts the program
 #   V=1                show the commands
 
@@ -36,7 +38,7 @@ BLAS_LIBS ?= $(or $(call pkg,--libs,openblas),-lopenblas)
 CMOCKA_CFLAGS ?= $(call pkg,--cflags,cmocka)
 CMOCKA_LIBS ?= $(or $(call pkg,--libs,cmocka),-lcmocka)
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-CUDA_ARCH ?= native
+CUDA_ARCH ?= sm_80 sm_90
 GNUPLOT ?= $(shell command -v gnuplot)
 
 # ---- How it is compiled --------------------------------------------------------------------
@@ -55,22 +57,38 @@ COMPILE := $(CC) -I. -D_GNU_SOURCE $(LIBRARY_CFLAGS) $(MODE) $(WARNINGS)
 LIBS := $(HDF5_LIBS) $(CJSON_LIBS) $(BLAS_LIBS) -lm
 LINK = $(CC) $(MODE) $(LDFLAGS)
 SAY = $(if $(V),,@echo "$(1) $@";)
+# CUDA C++ for each GPU of CUDA_ARCH, and PTX of the last, which the driver compiles for later ones.
+NUMBERS := $(CUDA_ARCH:sm_%=%)
+CUDA_LIBRARY = $(abspath $(dir $(shell command -v $(NVCC)))../lib64)
+NVCC_COMPILE = $(NVCC) -std=c++17 -O3 -I. -Xcompiler -fPIC,-fvisibility=hidden \
+    -Xcompiler -Wall,-Wextra,-Wshadow,-Wconversion$(if $(WERROR),$(,)-Werror) \
+    $(if $(WERROR),--Werror all-warnings) \
+    $(foreach n,$(NUMBERS),-gencode=arch=compute_$n$(,)code=sm_$n) \
+    -gencode=arch=compute_$(lastword $(NUMBERS))$(,)code=compute_$(lastword $(NUMBERS))
 
 # ---- What it is made of --------------------------------------------------------------------
 ROOMS := runtime/base runtime kernels kernels/cpu datasets probes analyze plots
 SOURCES := $(wildcard $(ROOMS:%=%/*.c))
 TESTS := $(wildcard $(ROOMS:%=%/tests/test_*.c))
 FUZZERS := $(wildcard $(ROOMS:%=%/tests/fuzz_*.c))
-HELPERS := $(filter-out $(TESTS) $(FUZZERS),$(wildcard $(ROOMS:%=%/tests/*.c)))
+GPU_CHECKS := $(filter-out %/gpu_case.c,$(wildcard $(ROOMS:%=%/tests/gpu_*.c)))
+HELPERS := $(filter-out $(TESTS) $(FUZZERS) $(GPU_CHECKS),$(wildcard $(ROOMS:%=%/tests/*.c)))
 OBJECTS := $(SOURCES:%.c=$(OUT)/%.o)
+# The plug-in is of C++ and brings the few C files that it calls: nothing of the program's is shared.
+PLUGIN := $(if $(and $(NVCC),$(wildcard kernels/cuda/plugin.c),$(if $(asan),,yes)),\
+    $(OUT)/fathom-cuda.so)
+PLUGIN_CUDA := $(wildcard kernels/cuda/*.cu)
+PLUGIN_C := kernels/cuda/plugin.c kernels/routing_sums.c runtime/base/status.c runtime/base/version.c
+PLUGIN_OBJECTS := $(PLUGIN_CUDA:%.cu=$(OUT)/plugin/%.o) $(PLUGIN_C:%.c=$(OUT)/plugin/%.o)
 TEST_PROGRAMS := $(foreach t,$(TESTS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))
+GPU_PROGRAMS := $(foreach t,$(GPU_CHECKS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))
 FUZZ_PROGRAMS := $(foreach f,$(FUZZERS:.c=),$(OUT)/fuzz/$(patsubst fuzz_%,%,$(notdir $f)))
 
-.PHONY: all report programs tests fuzz-programs deps demo check fuzz install uninstall bundle clean \
-    help FORCE
-all: report $(OUT)/fathom ## the program, build/fathom
-programs: $(OUT)/fathom
-tests: $(TEST_PROGRAMS)
+.PHONY: all report programs tests fuzz-programs deps demo check check-gpu fuzz install uninstall \
+    bundle bundle-gpu clean help FORCE
+all: report $(OUT)/fathom $(PLUGIN) ## the program, build/fathom, and build/fathom-cuda.so
+programs: $(OUT)/fathom $(PLUGIN)
+tests: $(TEST_PROGRAMS) $(GPU_PROGRAMS)
 fuzz-programs: $(FUZZ_PROGRAMS)
 
 $(OUT)/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a
@@ -85,23 +103,40 @@ $(OUT)/libtests.a: $(HELPERS:%.c=$(OUT)/%.o)
 $(OUT)/%.o: %.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(call SAY,cc)$(COMPILE) $(EXTRA) -MMD -MP -c -o $@ $<
-$(OUT)/runtime/base/version.o: EXTRA = -I$(OUT)
-$(OUT)/runtime/base/version.o: $(OUT)/build_info.h
-$(TESTS:%.c=$(OUT)/%.o) $(HELPERS:%.c=$(OUT)/%.o): EXTRA = $(CMOCKA_CFLAGS)
+$(OUT)/runtime/base/version.o $(OUT)/plugin/runtime/base/version.o: EXTRA = -I$(OUT)
+$(OUT)/runtime/base/version.o $(OUT)/plugin/runtime/base/version.o: $(OUT)/build_info.h
+$(patsubst %.c,$(OUT)/%.o,$(TESTS) $(HELPERS) $(GPU_CHECKS)): EXTRA = $(CMOCKA_CFLAGS)
+
+# cuBLASLt is looked for beside the plug-in, then where this nvcc has it.
+$(OUT)/fathom-cuda.so: $(PLUGIN_OBJECTS)
+	$(call SAY,link)$(NVCC) -shared -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -lcublasLt \
+	    -Xlinker -z,defs,--exclude-libs,ALL \
+	    -Xlinker '-rpath,$$ORIGIN:$$ORIGIN/lib:$(CUDA_LIBRARY)'
+$(OUT)/plugin/%.o: %.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(call SAY,cc)$(COMPILE) $(EXTRA) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+$(OUT)/plugin/%.o: %.cu $(OUT)/cuda_flags
+	@mkdir -p $(@D)
+	$(call SAY,nvcc)$(NVCC_COMPILE) -MMD -MP -c -o $@ $<
+$(OUT)/cuda_flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(NVCC_COMPILE)' > $@.new
+	@if cmp -s $@.new $@; then rm -f $@.new; else mv $@.new $@; fi
 
 define test_program
 $(OUT)/tests/$(subst /tests/,/,$(1:.c=)): $(1:%.c=$(OUT)/%.o) $(OUT)/libtests.a $(OUT)/libfathom.a
 	@mkdir -p $$(@D)
 	$$(call SAY,link)$$(LINK) -o $$@ $$^ $$(CMOCKA_LIBS) $$(LIBS)
 endef
-$(foreach t,$(TESTS),$(eval $(call test_program,$t)))
+$(foreach t,$(TESTS) $(GPU_CHECKS),$(eval $(call test_program,$t)))
 define fuzz_program
 $(OUT)/fuzz/$(patsubst fuzz_%.c,%,$(notdir $1)): $(1:%.c=$(OUT)/%.o) $(OUT)/libfathom.a
 	@mkdir -p $$(@D)
 	$$(call SAY,link)$$(LINK) -o $$@ $$^ $$(LIBS)
 endef
 $(foreach f,$(FUZZERS),$(eval $(call fuzz_program,$f)))
--include $(patsubst %.c,$(OUT)/%.d,$(SOURCES) $(TESTS) $(FUZZERS) $(HELPERS))
+-include $(patsubst %.c,$(OUT)/%.d,$(SOURCES) $(TESTS) $(FUZZERS) $(HELPERS) $(GPU_CHECKS)) \
+    $(PLUGIN_OBJECTS:.o=.d)
 
 # Rewritten only when its text changes; then everything is compiled anew. The libraries are tried
 # here, once, so that a missing one is reported by name and not by the first file that fails.
@@ -203,6 +238,12 @@ check-run:
 	FUZZERS='$(subst $(OUT)/fuzz,$(BUILD)/asan/fuzz,$(FUZZ_PROGRAMS))' \
 	sh runtime/tests/run.sh
 
+# The checks draw new inputs each time. FATHOM_PLUGINS: where the plug-in is found by programs that
+# are not beside it.
+check-gpu: programs $(GPU_PROGRAMS) ## compare CUDA with the CPU: every operation, every golden
+	@set -e; for check in $(GPU_PROGRAMS); do echo "== $$check"; \
+	    FATHOM_PLUGINS=$(OUT) $$check $(GPU_CHECK_ARGUMENTS); done
+
 fuzz: ## run each fuzz driver for FUZZ_SECONDS=300
 	@$(MAKE) --no-print-directory asan=1 fuzz-programs
 	@set -e; for f in $(subst $(OUT)/fuzz,$(BUILD)/asan/fuzz,$(FUZZ_PROGRAMS)); do \
@@ -212,18 +253,32 @@ fuzz: ## run each fuzz driver for FUZZ_SECONDS=300
 install: all ## copy the program to $(PREFIX)/bin
 	install -d '$(DESTDIR)$(PREFIX)/bin'
 	install -m 755 $(OUT)/fathom '$(DESTDIR)$(PREFIX)/bin/fathom'
+	$(if $(PLUGIN),install -d '$(DESTDIR)$(PREFIX)/lib/fathom' && \
+	    install -m 755 $(PLUGIN) '$(DESTDIR)$(PREFIX)/lib/fathom')
 uninstall: ## remove it from there
-	rm -f '$(DESTDIR)$(PREFIX)/bin/fathom'
+	rm -f '$(DESTDIR)$(PREFIX)/bin/fathom' '$(DESTDIR)$(PREFIX)/lib/fathom/fathom-cuda.so'
 
 # RPATH, not RUNPATH: only the former is also used for the libraries' own libraries. The C library
-# itself must come from the machine.
+# itself must come from the machine, and cuBLASLt, of half a gigabyte, with a CUDA toolkit.
 GLIBC := ld-linux.*|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libnss_.*
+bundle_libraries = ldd $(1) | awk '$$3 ~ /^\// { print $$3 }' | grep -Ev '/($(GLIBC))\.so' | sort -u | \
+    while read -r library; do cp -L "$$library" $(2)/lib/; done
 bundle: $(OUT)/bundle/fathom ## program and its libraries in build/bundle, to be copied elsewhere
-$(OUT)/bundle/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a
+$(OUT)/bundle/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a $(PLUGIN)
 	@rm -rf $(@D) && mkdir -p $(@D)/lib
-	$(call SAY,link)$(LINK) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ $^ $(LIBS)
-	@ldd $@ | awk '$$3 ~ /^\// { print $$3 }' | grep -Ev '/($(GLIBC))\.so' | \
-	    while read -r library; do cp -L "$$library" $(@D)/lib/; done
+	$(call SAY,link)$(LINK) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/lib' -o $@ \
+	    $(OUT)/runtime/main.o $(OUT)/libfathom.a $(LIBS)
+	@$(call bundle_libraries,$@,$(@D))
+	@$(if $(PLUGIN),cp $(PLUGIN) $(@D)/)
+
+# For a machine with a GPU and without the packages; the programs want LD_LIBRARY_PATH=bundle/lib
+# and the repository as working folder.
+bundle-gpu: $(OUT)/gpu.tgz ## what `make check-gpu` runs, in one archive, to be unpacked elsewhere
+$(OUT)/gpu.tgz: $(OUT)/bundle/fathom $(GPU_PROGRAMS)
+	@cp $(GPU_PROGRAMS) $(OUT)/bundle/
+	@$(call bundle_libraries,$(GPU_PROGRAMS),$(OUT)/bundle)
+	@strip $(addprefix $(OUT)/bundle/,fathom $(notdir $(GPU_PROGRAMS)))
+	@tar -C $(OUT) -czf $@ bundle
 
 clean: ## remove $(BUILD)
 	rm -rf $(BUILD)

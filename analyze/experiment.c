@@ -46,17 +46,16 @@ typedef struct pass {
 /* Takes smaller batches where two sessions ask for too much memory. */
 static void fit_memory(experiment *e, session_limits *keep) {
     const experiment_options *o = &e->options;
-    double bytes;
-    e->limits = run_limits(o->batch, o->windows.longest, o->windows.sequences);
+    size_t bytes;
+    e->limits = run_limits(o->m, o->batch, o->windows.longest, o->windows.sequences);
     do {
         *keep = e->limits;
         keep->keep = true;
-        bytes = (double)session_bytes(o->m, e->whole, keep) +
-                (double)session_bytes(o->m, e->whole, &e->limits);
-    } while (run_limits_shrink(&e->limits, o->batch, bytes));
+        bytes = session_bytes(o->m, e->whole, keep) + session_bytes(o->m, e->whole, &e->limits);
+    } while (run_limits_shrink(o->m, &e->limits, o->batch, bytes));
     log_note("computing on %s; memory of a batch of %zu sequences: about %s",
              model_kernels(o->m)->describe(model_backend(o->m)), e->limits.sequences,
-             bytes_text((uint64_t)bytes).text);
+             bytes_text(bytes).text);
 }
 
 static int open_all(experiment *e, status *st) {

@@ -93,7 +93,9 @@ typedef struct token_options {
     {                                                                                              \
         .name = "batch", .kind = OPTION_SIZE, .value = &(o)->batch, .max = 1 << 16,                \
         .metavar = "N",                                                                            \
-        .help = "sequences computed together; 0 = about 2048 tokens. Results do not depend on it"  \
+        .help =                                                                                    \
+            "sequences computed together; 0 = as many as keep the device busy (2048 tokens on "    \
+            "a CPU, whose results do not depend on it)"                                            \
     }
 
 /* Opens what `options` name, whose strings must outlive the source. `vocabulary`: ids the model

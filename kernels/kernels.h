@@ -44,7 +44,7 @@ typedef struct depth depth;     /* the depth axis of one run: values, cached nor
 
 typedef struct backend_options {
     size_t threads;     /* CPU threads; 0 = one per core */
-    const char *device; /* "cpu", "cuda", "cuda:1" */
+    const char *device; /* "cpu", "cuda", "cuda:1"; kernels_open: also "auto" */
     const char *dtype;  /* "fp32"; CUDA: also "bf16" */
 } backend_options;
 
@@ -73,6 +73,7 @@ typedef struct norm_args {
     const buffer *gain; /* [width] */
     const buffer *bias; /* [width] or NULL */
     buffer *out;        /* [rows, width] */
+    buffer *rms;        /* NORM_RMS: [rows] as magnitude's, or NULL */
 } norm_args;
 
 typedef struct linear_args {
@@ -256,12 +257,13 @@ typedef struct depth_alternative_args {
                              the population variance over the sources of the logits */
 } depth_alternative_args;
 
-enum { KERNELS_ABI = 2 };
+enum { KERNELS_ABI = 4 };
 
 typedef struct kernels {
     unsigned abi;     /* KERNELS_ABI of the header it was built with */
     size_t size;      /* sizeof(kernels) likewise */
     const char *name; /* "cpu" */
+    size_t rows;      /* tokens of a batch that keep the device busy */
 
     int (*open)(const backend_options *options, backend **device, status *st);
     void (*close)(backend *device);
@@ -271,12 +273,16 @@ typedef struct kernels {
 
     /* Bytes of a BUFFER_REAL element: 4, or 2. */
     size_t (*real_size)(const backend *device);
-    /* Bytes that can still be allocated. */
+    /* Bytes that can still be allocated; of the CPU's memory half is left to everything else. */
     size_t (*memory_left)(backend *device);
 
     /* Memory is 64-byte aligned and its content undefined. */
     int (*buffer_create)(backend *device, buffer_kind kind, size_t elements, buffer **out,
                          status *st);
+    /* `elements` of `whole` from `offset` on, a multiple of 64, as a buffer of its own; to be freed
+     * before `whole`. */
+    int (*buffer_part)(backend *device, buffer *whole, size_t offset, size_t elements, buffer **out,
+                       status *st);
     void (*buffer_free)(backend *device, buffer *memory); /* NULL allowed */
     /* `count` elements from `offset` on, to and from 4-byte elements in host memory. */
     int (*upload)(backend *device, buffer *to, size_t offset, const void *from, size_t count,
@@ -329,7 +335,8 @@ typedef struct kernels {
     int (*depth_made)(depth *axis, size_t value, status *st);
     int (*depth_read)(depth *axis, const depth_read_args *args, status *st);
     /* The sums of one site, [sequences, layout.total] as routing_layout_of(heads, sources,
-     * null_source, pairs) says, into host memory. Only after depth_read of that site. */
+     * null_source, pairs) says, into host memory. Only after depth_read of that site. Where `host`
+     * gives NULL, as fetch: into memory of host_create, over after `wait`. */
     int (*depth_sums)(depth *axis, size_t site, double *sums, status *st);
     /* Routing sums of a site under other queries, over the tokens from position wants.skip_first
      * on; nothing of the run changes. As long as the site's sources are there: right after its
@@ -368,10 +375,23 @@ typedef struct kernels {
     int (*depth_site_grads)(depth *axis, size_t site, const site_grads *grads, status *st);
 } kernels;
 
-/* The table of a backend by name, "cpu"; NULL with `st` filled where there is none. */
+/* The table of a backend by name, "cpu" or "cuda"; NULL with `st` filled where there is none.
+ * "cuda" is in fathom-cuda.so, which is opened when first asked for: beside the program, in
+ * ../lib/fathom from there, or in the folder that the environment's FATHOM_PLUGINS names. */
 const kernels *kernels_find(const char *name, status *st);
 
+/* Opens a device: "cpu", "cuda", "cuda:N", or "auto", the default: the GPU, or the CPU where there
+ * is none, or none with memory for `elements` REAL ones, of a model's weights; a note then says
+ * why.
+ */
+int kernels_open(const backend_options *options, size_t elements, const kernels **k,
+                 backend **device, status *st);
+
 extern const kernels kernels_cpu;
+
+/* What a plug-in exports by the name KERNELS_ENTRY: its table and the build it is of. */
+#define KERNELS_ENTRY fathom_kernels
+typedef const kernels *kernels_entry(const char **build);
 
 #ifdef __cplusplus
 }

@@ -3,6 +3,7 @@
  * One batch is run again and again; in each round every measured thing takes its turn, so that what
  * else the machine does falls on all alike. A ratio is the median over rounds of the ratio to the
  * same round's forward pass. */
+#include "probes/bench_operations.h"
 #include "probes/text_run.h"
 #include "runtime/base/command.h"
 #include "runtime/base/interrupt.h"
@@ -17,17 +18,15 @@
 
 enum { WARM_UPS = 2 };
 
-enum { FORWARD, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
+enum { FORWARD, MAGNITUDES, SUMS, PAIRS, WEIGHTS, KEPT, BACKWARD, MEASURED };
 static const struct {
     const char *name, *what;
     observer watch;
     bool routed; /* only a model that routes has it */
 } measured[MEASURED] = {
     [FORWARD] = {"forward", "nothing observed", {0}, false},
-    [SUMS] = {"sums",
-              "+ magnitudes and routing sums",
-              {.magnitudes = true, .routing_sums = true},
-              false},
+    [MAGNITUDES] = {"magnitudes", "+ magnitudes", {.magnitudes = true}, false},
+    [SUMS] = {"sums", "+ routing sums", {.magnitudes = true, .routing_sums = true}, true},
     [PAIRS] = {"pairs",
                "+ pairs of heads and of sources",
                {.magnitudes = true, .routing_sums = true, .routing_pairs = true},
@@ -67,6 +66,8 @@ static int run_one(bench *b, size_t which, double *seconds, status *st) {
     int rc = which == BACKWARD ? session_backward(b->run.session, &b->batch, watch, st)
              : which == KEPT   ? session_forward(b->run.session, &b->batch, watch, st)
                                : session_forward(b->plain, &b->batch, watch, st);
+    if (rc == DONE)
+        rc = session_finish(which == BACKWARD || which == KEPT ? b->run.session : b->plain, st);
     *seconds = seconds_now() - start;
     if (rc == DONE && interrupt_pending()) {
         status_fail(st, "interrupted");
@@ -197,11 +198,44 @@ static int write_result(bench *b, const char *path, bool json, status *st) {
     return output_commit(out, st);
 }
 
+/* Without a model. */
+static int run_operations(const run_options *run, size_t rows, size_t rounds, const char *path,
+                          bool json, status *st) {
+    const backend_options options = {
+        .threads = run->threads, .device = run->device, .dtype = run->dtype};
+    operation_times times;
+    output *out;
+    int rc = bench_operations(&options, rows, rounds, &times, st);
+    if (!rc && !(rc = output_open(path, &out, st))) {
+        if (!json)
+            operation_times_print(&times, output_stream(out));
+        else
+            rc = operation_times_json(&times, output_stream(out), st);
+        if (rc)
+            output_abandon(out);
+        else
+            rc = output_commit(out, st);
+    }
+    free(times.row);
+    return rc;
+}
+
+static int run_model(bench *b, run_options *run, const char *path, bool json, status *st) {
+    int rc = open_bench(b, run, st);
+    if (rc == DONE)
+        rc = run_rounds(b, st);
+    if (rc == DONE)
+        rc = write_result(b, path, json, st);
+    close_bench(b);
+    return rc;
+}
+
 int cmd_bench(int argc, char **argv) {
     run_options run = RUN_OPTIONS_DEFAULT;
     bench b = {.runs = 5};
     const char *path = NULL;
-    bool json = false;
+    bool json = false, operations = false;
+    size_t rows = 0;
     const option_spec options[] = {
         {.name = "runs",
          .kind = OPTION_SIZE,
@@ -210,13 +244,27 @@ int cmd_bench(int argc, char **argv) {
          .max = 10000,
          .metavar = "N",
          .help = "rounds that are measured"},
+        {.name = "operations",
+         .kind = OPTION_FLAG,
+         .value = &operations,
+         .help = "single operations of the device, without a model"},
+        {.name = "rows",
+         .kind = OPTION_SIZE,
+         .value = &rows,
+         .max = 1 << 20,
+         .metavar = "T",
+         .help = "with --operations: tokens; 0 = 8192 on a GPU, else 256"},
         {.name = "json", .kind = OPTION_FLAG, .value = &json, .help = "JSON instead of text"},
         OPTION_OUTPUT(&path),
         RUN_OPTIONS(&run),
         OPTION_QUIET,
         OPTION_VERBOSE,
         {0}};
-    const positional_spec arguments[] = {RUN_FOLDER(&run), {0}};
+    const positional_spec arguments[] = {{.name = "DIR",
+                                          .value = &run.dir,
+                                          .help = "checkpoint folder: config.json and safetensors",
+                                          .optional = true},
+                                         {0}};
     const command_spec spec = {
         .name = "bench",
         .summary = "time of a forward pass, its statistics and a backward pass",
@@ -224,18 +272,24 @@ int cmd_bench(int argc, char **argv) {
         .positionals = arguments,
         .notes = "One batch, the first of the tokens, is run over and over. Times are medians over "
                  "the rounds; a ratio is the median over rounds of a time by that round's forward "
-                 "pass. Nothing is written, so what HDF5 takes is not in it."};
+                 "pass. Nothing is written, so what HDF5 takes is not in it. With --operations "
+                 "each line is a shape of one operation: its median time, the rate at which it "
+                 "moves the bytes that it cannot do without, and that over the rate of the "
+                 "fastest copy in the same run."};
     const int parsed = options_parse(&spec, argc, argv);
     if (parsed != OPTIONS_RUN)
         return parsed;
+    if (operations == (run.dir != NULL)) {
+        status wrong;
+        status_fail(&wrong, "bench: %s",
+                    operations ? "--operations takes no DIR"
+                               : "DIR is missing: a checkpoint folder, or --operations");
+        return command_fail(&wrong);
+    }
     interrupt_install();
     status st;
-    int rc = open_bench(&b, &run, &st);
-    if (rc == DONE)
-        rc = run_rounds(&b, &st);
-    if (rc == DONE)
-        rc = write_result(&b, path, json, &st);
-    close_bench(&b);
+    const int rc = operations ? run_operations(&run, rows, b.runs, path, json, &st)
+                              : run_model(&b, &run, path, json, &st);
     if (rc == INTERRUPTED)
         log_error("interrupted");
     return rc == DONE ? EXIT_DONE : rc == INTERRUPTED ? EXIT_INTERRUPTED : command_fail(&st);

@@ -39,7 +39,6 @@ typedef struct capture {
     recorder *recorder;
     null_queries *nulls;
     model_hash *hash;
-    sha256 tokens_hash;
 } capture;
 
 /* ---- the plan ---- */
@@ -181,24 +180,24 @@ static int forecast(const capture *c, status *st) {
 
 /* ---- running ---- */
 
+/* A batch is done when all of it has been recorded, which may be after the next one's pass. */
 static int run_batches(capture *c, status *st) {
     batch b;
-    uint64_t done = 0;
     int rc;
     while (!(rc = text_run_next(&c->run, &b, st)) && b.layout.sequences) {
-        if ((rc = recording_writer_begin(c->writer, b.layout.sequences, st)) ||
-            (rc = session_forward(c->run.session, &b, recorder_observer(c->recorder), st)) ||
-            (c->run.limits.backward &&
-             (rc = session_backward(c->run.session, &b, recorder_observer(c->recorder), st))) ||
-            (rc = recorder_commit(c->recorder, &b, st)))
-            return rc;
-        for (size_t i = 0; i < b.layout.sequences; i++)
-            tokens_hash_add(&c->tokens_hash, b.id + b.layout.start[i],
-                            b.layout.start[i + 1] - b.layout.start[i]);
-        done += b.layout.rows;
-        progress_update(done, recording_writer_bytes(c->writer));
+        const observer *watch = recorder_observer(c->recorder, &b);
+        rc = session_forward(c->run.session, &b, watch, st);
+        if (!rc && c->run.limits.backward)
+            rc = session_backward(c->run.session, &b, watch, st);
+        if (rc)
+            break;
+        progress_update(recorder_report(c->recorder).tokens, recording_writer_bytes(c->writer));
     }
-    return rc;
+    if (rc == FAILED)
+        return FAILED;
+    int last = session_finish(c->run.session, st);
+    progress_update(recorder_report(c->recorder).tokens, recording_writer_bytes(c->writer));
+    return last ? last : rc;
 }
 
 /* The distinct ids that occurred and their texts. */
@@ -251,7 +250,7 @@ static int finish(capture *c, bool complete, status *st) {
     char(*texts)[TOKEN_PIECE_SIZE] = NULL;
     const char **pieces = NULL;
     gradient_norms norms = {0};
-    sha256_finish(&c->tokens_hash, tokens_hex);
+    recorder_tokens_hash(c->recorder, tokens_hex);
     int rc = DONE;
     if (complete && c->hash)
         rc = model_hash_wait(c->hash, model_hex, st);
@@ -333,7 +332,6 @@ static int run_capture(capture *c, status *st) {
     int rc = make_nulls(c, st);
     if (rc)
         return rc;
-    sha256_init(&c->tokens_hash);
     double start = seconds_now();
     progress_begin("capture", token_source_tokens(c->run.source), "tokens");
     rc = run_batches(c, st);

@@ -1,6 +1,7 @@
 #include "probes/recorder.h"
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
+#include "runtime/base/sha256.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,8 +24,10 @@ struct recorder {
     double *row;                   /* one routing row of one sequence */
     bool *saw;                     /* [vocabulary] */
     const null_queries *nulls;     /* NULL: none */
-    bool *has_null;                /* [max_sequences] sequences of the batch that have nulls */
+    bool *has_null;                /* [max_sequences] of the batch whose pass comes next */
     double *null_row;              /* [draws, one routing row at one site] */
+    bool begun;                    /* a batch that is not committed yet */
+    sha256 tokens_hash;
     recorder_totals committed, batch;
     struct {
         const char *what, *where;
@@ -144,15 +147,8 @@ static int put_weights(recorder *r, const batch *b, const site_view *view, statu
     return DONE;
 }
 
-/* Whether the sequences of the batch that begins after the committed ones have nulls. */
-static void choose_nulls(recorder *r) {
-    size_t first = recording_writer_sequences(r->writer);
-    bool any = false;
-    for (size_t i = 0; r->nulls && i < r->max_sequences; i++) {
-        r->has_null[i] = null_sequence_has(r->nulls, first + i);
-        any = any || r->has_null[i];
-    }
-    r->watch.alternatives = any ? r->nulls->site : NULL;
+static bool has_null(const recorder *r, const batch *b, size_t sequence) {
+    return r->nulls && null_sequence_has(r->nulls, b->first + sequence);
 }
 
 /* The site's rows under random queries, of one sequence and of one of the two kinds. */
@@ -184,7 +180,7 @@ static int put_nulls(recorder *r, const batch *b, const site_view *view, status 
     size_t sequences = b->layout.sequences;
     for (size_t i = 0; i < sequences; i++) {
         size_t length = b->layout.start[i + 1] - b->layout.start[i];
-        if (r->has_null[i] &&
+        if (has_null(r, b, i) &&
             (put_null_rows(r, view, RECORDED_NULL_NORM, i, sequences, length, st) ||
              put_null_rows(r, view, RECORDED_NULL_VAR, i, sequences, length, st)))
             return FAILED;
@@ -201,6 +197,9 @@ static int stop_if_interrupted(status *st) {
 
 static int on_site(void *self, const batch *b, const site_view *view, status *st) {
     recorder *r = self;
+    if (!r->begun && recording_writer_begin(r->writer, b->layout.sequences, st))
+        return FAILED;
+    r->begun = true;
     keep(r, b, RECORDED_IN_RMS, view->site, 1, view->in_rms, r->program->site_name[view->site]);
     if (view->sums)
         memcpy(r->sums + r->sums_at[view->site] * r->max_sequences, view->sums,
@@ -288,11 +287,11 @@ static int put_row(recorder *r, size_t row, size_t sequence, double tokens, stat
 static int put_sequence(recorder *r, const batch *b, size_t sequence, int64_t offset, status *st) {
     size_t first = b->layout.start[sequence], length = b->layout.start[sequence + 1] - first;
     const int32_t stored_length = (int32_t)length;
-    const uint8_t has_null = r->has_null && r->has_null[sequence];
+    const uint8_t null_rows = has_null(r, b, sequence);
     if (recording_writer_put(r->writer, RECORDED_ID, 0, sequence, length, b->id + first, st) ||
         recording_writer_put(r->writer, RECORDED_LENGTH, 0, sequence, length, &stored_length, st) ||
         recording_writer_put(r->writer, RECORDED_START, 0, sequence, length, &offset, st) ||
-        recording_writer_put(r->writer, RECORDED_HAS_NULL, 0, sequence, length, &has_null, st))
+        recording_writer_put(r->writer, RECORDED_HAS_NULL, 0, sequence, length, &null_rows, st))
         return FAILED;
     for (size_t kind = 0; kind < RECORDED_KINDS; kind++) {
         const char *data = r->waiting[kind];
@@ -308,21 +307,25 @@ static int put_sequence(recorder *r, const batch *b, size_t sequence, int64_t of
     return DONE;
 }
 
-int recorder_commit(recorder *r, const batch *b, status *st) {
+static int on_done(void *self, const batch *b, status *st) {
+    recorder *r = self;
     for (size_t i = 0; i < b->layout.sequences; i++)
         if (put_sequence(r, b, i, b->offset[i], st))
             return FAILED;
     if (recording_writer_commit(r->writer, st))
         return FAILED;
+    r->begun = false;
     for (size_t row = 0; row < b->layout.rows; row++)
         r->saw[b->id[row]] = true;
+    for (size_t i = 0; i < b->layout.sequences; i++)
+        tokens_hash_add(&r->tokens_hash, b->id + b->layout.start[i],
+                        b->layout.start[i + 1] - b->layout.start[i]);
     report_nonfinite(r);
     r->committed.loss += r->batch.loss;
     r->committed.scored += r->batch.scored;
     r->committed.nonfinite += r->batch.nonfinite;
     r->committed.tokens += b->layout.rows;
     r->batch = (recorder_totals){0};
-    choose_nulls(r);
     return DONE;
 }
 
@@ -416,7 +419,9 @@ int recorder_create(const recording_plan *plan, const depth_program *program,
                           .on_site = on_site,
                           .on_sublayer = on_sublayer,
                           .on_head = on_head,
-                          .on_gradient = wants->gradients ? on_gradient : NULL};
+                          .on_gradient = wants->gradients ? on_gradient : NULL,
+                          .on_done = on_done};
+    sha256_init(&r->tokens_hash);
     size_t cells = plan->axes.heads * plan->axes.sources;
     r->saw = mem_array(vocabulary, sizeof *r->saw, "vocabulary", st);
     r->weights = mem_array(r->watch.weights ? limits->longest : 0, cells * sizeof *r->weights,
@@ -444,7 +449,6 @@ int recorder_add_nulls(recorder *r, const null_queries *nulls, status *st) {
     r->nulls = nulls;
     r->watch.alternative_sequence = r->has_null;
     r->watch.alternative_sums = true;
-    choose_nulls(r);
     return DONE;
 }
 
@@ -465,8 +469,18 @@ void recorder_free(recorder *r) {
     free(r);
 }
 
-const observer *recorder_observer(const recorder *r) {
+const observer *recorder_observer(recorder *r, const batch *b) {
+    bool any = false;
+    for (size_t i = 0; r->nulls && i < b->layout.sequences; i++) {
+        r->has_null[i] = has_null(r, b, i);
+        any = any || r->has_null[i];
+    }
+    r->watch.alternatives = any ? r->nulls->site : NULL;
     return &r->watch;
+}
+
+void recorder_tokens_hash(recorder *r, char hex[65]) {
+    sha256_finish(&r->tokens_hash, hex);
 }
 
 recorder_totals recorder_report(const recorder *r) {

@@ -2,13 +2,14 @@
  *
  *     recorder_create(&plan, program, &limits, vocabulary, writer, &r, st)
  *     for each batch:
- *         recording_writer_begin(writer, b.layout.sequences, st)
- *         session_forward(session, &b, recorder_observer(r), st)
- *         session_backward(session, &b, recorder_observer(r), st)     // plan->wants.gradients
- *         recorder_commit(r, &b, st)
+ *         const observer *watch = recorder_observer(r, &b);
+ *         session_forward(session, &b, watch, st)
+ *         session_backward(session, &b, watch, st)     // plan->wants.gradients
+ *     session_finish(session, st)
  *
  * Large tensors are written as they come by; small ones and the routing sums wait for the end of
- * the batch. Memory depends on the batch, not on the number of batches.
+ * the batch, which is committed when its last result has come. Memory depends on the batch, not on
+ * the number of batches.
  */
 #ifndef FATHOM_RECORDER_H
 #define FATHOM_RECORDER_H
@@ -29,11 +30,8 @@ void recorder_free(recorder *r); /* NULL allowed */
  * batch. plan->axes.draws and null_sequences are theirs. */
 int recorder_add_nulls(recorder *r, const null_queries *nulls, status *st) MUST_USE;
 
-const observer *recorder_observer(const recorder *r);
-
-/* Writes what waited and commits the batch, with b->offset as each sequence's place in its stream.
- */
-int recorder_commit(recorder *r, const batch *b, status *st) MUST_USE;
+/* For the passes over this batch; b->offset is each sequence's place in its stream. */
+const observer *recorder_observer(recorder *r, const batch *b);
 
 /* Over all committed batches. */
 typedef struct recorder_totals {
@@ -42,6 +40,9 @@ typedef struct recorder_totals {
     uint64_t nonfinite; /* NaN and Inf among losses, magnitudes, weights and gradients */
 } recorder_totals;
 recorder_totals recorder_report(const recorder *r);
+
+/* SHA-256 of the tokens of all committed batches, to be read once. */
+void recorder_tokens_hash(recorder *r, char hex[65]);
 
 /* Whether a token id has occurred. */
 bool recorder_saw(const recorder *r, size_t id);

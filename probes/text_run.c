@@ -3,12 +3,9 @@
 #include "runtime/base/log.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
-enum { BATCH_TOKENS = 2048 };
-
-session_limits run_limits(size_t asked, size_t longest, size_t sequences) {
-    size_t chosen = asked ? asked : BATCH_TOKENS / longest;
+session_limits run_limits(const model *m, size_t asked, size_t longest, size_t sequences) {
+    size_t chosen = asked ? asked : model_kernels(m)->rows / longest;
     if (chosen > sequences)
         chosen = sequences;
     if (chosen == 0)
@@ -16,12 +13,8 @@ session_limits run_limits(size_t asked, size_t longest, size_t sequences) {
     return (session_limits){.rows = chosen * longest, .sequences = chosen, .longest = longest};
 }
 
-static double machine_memory(void) {
-    return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-}
-
-bool run_limits_shrink(session_limits *limits, size_t asked, double bytes) {
-    if (asked || limits->sequences == 1 || bytes <= machine_memory() / 2)
+bool run_limits_shrink(const model *m, session_limits *limits, size_t asked, size_t bytes) {
+    if (asked || limits->sequences == 1 || bytes <= model_kernels(m)->memory_left(model_backend(m)))
         return false;
     limits->sequences = (limits->sequences + 1) / 2;
     limits->rows = limits->sequences * limits->longest;
@@ -30,13 +23,15 @@ bool run_limits_shrink(session_limits *limits, size_t asked, double bytes) {
 
 /* Takes smaller batches where memory asks for it and the user did not say, and says what it is. */
 static void fit_memory(const run_options *options, text_run *run) {
+    const kernels *k = model_kernels(run->model);
     session_limits *limits = &run->limits;
-    while (run_limits_shrink(limits, options->tokens.batch,
-                             (double)session_bytes(run->model, run->program, limits)))
+    while (run_limits_shrink(run->model, limits, options->tokens.batch,
+                             session_bytes(run->model, run->program, limits)))
         continue;
-    log_note("computing on %s; memory of a batch of %zu sequences: about %s",
-             model_kernels(run->model)->describe(model_backend(run->model)), limits->sequences,
-             bytes_text(session_bytes(run->model, run->program, limits)).text);
+    log_note("computing on %s; memory of a batch of %zu sequences: about %s, of %s",
+             k->describe(model_backend(run->model)), limits->sequences,
+             bytes_text(session_bytes(run->model, run->program, limits)).text,
+             bytes_text(k->memory_left(model_backend(run->model))).text);
 }
 
 int run_model_open(const run_options *options, size_t longest, model **out, status *st) {
@@ -64,12 +59,12 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
         return FAILED;
     run->sequences = token_source_sequences(run->source);
     size_t longest = token_source_context(run->source);
-    run->limits = run_limits(options->tokens.batch, longest, run->sequences);
-    run->limits.backward = options->backward;
-    run->limits.keep = options->keep;
     if (run_model_open(options, longest, &run->model, st) ||
         depth_program_build(model_configuration(run->model), NULL, &run->program, st))
         return FAILED;
+    run->limits = run_limits(run->model, options->tokens.batch, longest, run->sequences);
+    run->limits.backward = options->backward;
+    run->limits.keep = options->keep;
     fit_memory(options, run);
     if (session_create(run->model, run->program, &run->limits, &run->session, st))
         return FAILED;

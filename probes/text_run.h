@@ -38,24 +38,25 @@ typedef struct run_options {
          .kind = OPTION_TEXT,                                                                      \
          .value = &(o)->device,                                                                    \
          .metavar = "NAME",                                                                        \
-         .help = "where to compute: auto or cpu"},                                                 \
+         .help =                                                                                   \
+             "where to compute: auto, cpu, cuda or cuda:N; auto = the GPU where one can be used"}, \
         {.name = "dtype",                                                                          \
          .kind = OPTION_TEXT,                                                                      \
          .value = &(o)->dtype,                                                                     \
          .metavar = "NAME",                                                                        \
-         .help = "numbers to compute in: fp32"},                                                   \
+         .help = "numbers to compute in: fp32, or bf16 on the GPU"},                               \
         OPTION_THREADS(&(o)->threads)
 
 /* The positional argument of the same commands. */
 #define RUN_FOLDER(o)                                                                              \
     { .name = "DIR", .value = &(o)->dir, .help = "checkpoint folder: config.json and safetensors" }
 
-/* Batches of `asked` sequences of up to `longest` tokens, or, where that is 0, of about 2048
- * tokens; no more than there are. */
-session_limits run_limits(size_t asked, size_t longest, size_t sequences);
-/* Whether `bytes` of memory for a batch were too many, more than half of the machine's, so that the
- * limits were made smaller; never where the user `asked` for a size. */
-bool run_limits_shrink(session_limits *limits, size_t asked, double bytes);
+/* Batches of `asked` sequences of up to `longest` tokens, or, where that is 0, of as many as keep
+ * the model's device busy; no more than there are. */
+session_limits run_limits(const model *m, size_t asked, size_t longest, size_t sequences);
+/* Whether `bytes` of memory for a batch were more than the device has left, so that the limits were
+ * made smaller; never where the user `asked` for a size. */
+bool run_limits_shrink(const model *m, session_limits *limits, size_t asked, size_t bytes);
 
 /* Opens the model that `options` name for sequences of up to `longest` tokens, with a warning where
  * they are longer than its positions; 0: to be described, without its weights on a device. */
@@ -79,9 +80,9 @@ typedef struct text_run {
 } text_run;
 
 /* Opens everything `options` name and says on stderr what computes. A batch is
- * options->tokens.batch sequences, or, where that is 0, about 2048 tokens, fewer where the session
- * would take more than half of the machine's memory. A context over the model's maximum is warned
- * about. `run` can be cleared after a failure too. */
+ * options->tokens.batch sequences, or, where that is 0, as many tokens as keep the device busy,
+ * fewer where the session would take more than the memory it has left. A context over the model's
+ * maximum is warned about. `run` can be cleared after a failure too. */
 int text_run_open(const run_options *options, text_run *run, status *st) MUST_USE;
 void text_run_clear(text_run *run);
 

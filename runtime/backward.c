@@ -1,7 +1,6 @@
 /* backward.c - the backward pass: the depth program from its last value to its first. */
 #include "runtime/session_state.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,12 +66,8 @@ static int observe(session *s, const batch *b, const observer *watch, gradient_v
     const void *found[4] = {NULL};
     if (session_measure(s, b->layout.rows, from, what, found, st))
         return FAILED;
-    const float *rms = found[0];
-    const double root = sqrt((double)s->program->plan.width);
-    for (size_t r = 0; r < b->layout.rows; r++)
-        s->l2[r] = (float)((double)rms[r] * root);
-    view.l2 = s->l2;
-    return watch->on_gradient(watch->self, b, &view, st);
+    view.l2 = found[0];
+    return session_show(s, b, watch, &(any_view){.kind = VIEW_GRADIENT, .gradient = view}, st);
 }
 
 /* ---- computing ---- */
@@ -234,6 +229,10 @@ int session_backward(session *s, const batch *b, const observer *watch, status *
         rc = run_sublayer_back(s, b, watch, &p->sublayer[k], &s->steps[k], st);
     if (!rc)
         rc = finish(s, b, watch, st);
+    if (!rc && watch)
+        rc = session_show(s, b, watch, &(any_view){.kind = VIEW_DONE}, st);
+    if (!rc)
+        rc = session_depart(s, st);
     for (size_t r = 0; r < b->layout.rows && !rc; r++)
         s->gradient_tokens += s->host_target[r] >= 0;
     return rc;

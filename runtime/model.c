@@ -10,24 +10,7 @@
 /* Rows of the rotary tables where the caller does not say: some configurations name millions. */
 enum { ROPE_ROWS_DEFAULT = 1 << 17 };
 
-static int check_options(const model_options *options, status *st) {
-    const char *device = options->device ? options->device : "auto";
-    const char *dtype = options->dtype ? options->dtype : "fp32";
-    if (strncmp(device, "cuda", 4) == 0)
-        return status_fail(
-            st, "device \"%s\": this build has no CUDA backend; expected auto or cpu", device);
-    if (strcmp(device, "auto") != 0 && strcmp(device, "cpu") != 0)
-        return status_fail(st, "device \"%s\": not known; expected auto or cpu", device);
-    if (strcmp(dtype, "bf16") == 0)
-        return status_fail(st, "dtype \"bf16\": the CPU backend computes in fp32 only");
-    if (strcmp(dtype, "fp32") != 0)
-        return status_fail(st, "dtype \"%s\": not known; expected fp32", dtype);
-    return DONE;
-}
-
 static int open_parts(model *m, const char *dir, const model_options *options, status *st) {
-    if (check_options(options, st))
-        return FAILED;
     m->path = mem_text(dir, st);
     if (!m->path || config_read(dir, options->routing_heads, &m->config, &m->config_text, st) ||
         checkpoint_open(dir, &m->weights_file, st) || model_match(m, st) ||
@@ -38,9 +21,8 @@ static int open_parts(model *m, const char *dir, const model_options *options, s
     m->weights.rope_positions = options->positions ? options->positions : m->config.positions;
     if (!options->positions && m->weights.rope_positions > ROPE_ROWS_DEFAULT)
         m->weights.rope_positions = ROPE_ROWS_DEFAULT;
-    m->k = kernels_find("cpu", st);
-    backend_options device = {.threads = options->threads, .device = "cpu", .dtype = "fp32"};
-    if (!m->k || m->k->open(&device, &m->device, st))
+    const backend_options device = {options->threads, options->device, options->dtype};
+    if (kernels_open(&device, m->parameters, &m->k, &m->device, st))
         return FAILED;
     return model_read(m, st);
 }

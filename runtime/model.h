@@ -16,8 +16,8 @@
 typedef struct model model;
 
 typedef struct model_options {
-    const char *device;   /* "auto" or "cpu"; NULL: auto */
-    const char *dtype;    /* "fp32"; NULL: fp32 */
+    const char *device;   /* "auto", "cpu", "cuda", "cuda:N"; NULL: auto */
+    const char *dtype;    /* "fp32"; CUDA: also "bf16"; NULL: fp32 */
     size_t threads;       /* 0: one per core */
     size_t routing_heads; /* see config_read */
     size_t positions;     /* rows of the rotary tables: the longest sequence that any session will

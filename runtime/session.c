@@ -25,42 +25,53 @@ static step_widths widest(const model_config *c) {
 
 /* ---- forecast ---- */
 
-/* Floats of a row that the depth axis takes. */
-static size_t depth_columns(const depth_program *program, bool own_slots, bool backward) {
+/* What is counted: activations in the numbers of the backend, and 4-byte elements. */
+typedef struct amount {
+    size_t real, exact;
+} amount;
+
+/* Of a row, for the depth axis. */
+static amount depth_columns(const depth_program *program, bool own_slots, bool backward) {
     const depth_plan *plan = &program->plan;
     size_t most = 0;
-    size_t columns = (own_slots ? plan->values : plan->slots) * plan->width;
-    columns += (plan->values + 1) * (1 + plan->heads);
+    amount columns = {.real = (own_slots ? plan->values : plan->slots) * plan->width,
+                      .exact = (plan->values + 1) * (1 + plan->heads)};
     for (size_t i = 0; i < plan->sites; i++) {
         const depth_site *site = &plan->site[i];
         size_t sources = (size_t)site->sources;
         most = larger(most, sources);
         if (!backward || sources == 0)
             continue;
-        columns += plan->heads * (sources + 1);
-        columns += site->base == NO_VALUE ? 0 : plan->width;
-        columns += site->gate == GATE_SIGMOID_VECTOR ? 3 * plan->width : 0;
+        columns.exact += plan->heads * (sources + 2);
+        columns.real += plan->heads * sources; /* their gradients, on a GPU */
+        columns.real += site->base == NO_VALUE ? 0 : plan->width;
+        columns.real += site->gate == GATE_SIGMOID_VECTOR ? 3 * plan->width : 0;
     }
-    return columns + plan->heads * most;
+    columns.exact += plan->heads * most;
+    columns.real += backward ? plan->values * plan->width : 0; /* gradients of values, likewise */
+    return columns;
 }
 
 size_t session_bytes(const model *m, const depth_program *program, const session_limits *limits) {
     const model_config *c = model_configuration(m);
     step_widths most = widest(c);
-    size_t shared = 2 * c->width + most.projected + most.inner, floats = 0;
-    size_t row =
-        2 + depth_columns(program, limits->backward || limits->keep, limits->backward) + shared;
+    size_t rows = limits->rows, exact = 0;
+    amount row = depth_columns(program, limits->backward || limits->keep, limits->backward);
+    row.real += 2 * c->width + most.projected + most.inner;
+    row.exact += 2;
     for (size_t k = 0; limits->backward && k < program->sublayers; k++) {
         step_widths w = widths_of(c, program->sublayer[k].kind);
-        row += 2 * c->width + w.projected + w.rotated + w.inner;
+        row.real += 2 * c->width + w.projected + w.rotated + w.inner;
     }
     if (limits->backward) {
-        row += c->width + 2;
-        floats = model_parameters(m) + (c->tied ? c->vocabulary * c->width : 0);
+        row.real += c->width;
+        row.exact += 2;
+        exact = model_parameters(m) + (c->tied ? c->vocabulary * c->width : 0);
         /* queries' gradients: of each sequence in double, and of the tiles at work */
-        floats += program->plan.sites * c->width * (3 * limits->sequences + limits->rows / 64);
+        exact += program->plan.sites * c->width * (3 * limits->sequences + rows / 64);
     }
-    return (limits->rows * row + floats) * sizeof(float);
+    return rows * row.real * model_kernels(m)->real_size(model_backend(m)) +
+           (rows * row.exact + exact) * sizeof(float);
 }
 
 /* ---- making ---- */
@@ -173,6 +184,9 @@ static int make(session *s, status *st) {
 int session_use(session *s, const depth_program *program, status *st) {
     if (s->limits.backward)
         return status_fail(st, "session: made for backward, it keeps its program");
+    int rc = session_finish(s, st);
+    if (rc)
+        return rc;
     s->k->depth_free(s->axis);
     s->axis = NULL;
     s->program = program;
@@ -194,6 +208,7 @@ int session_create(const model *m, const depth_program *program, const session_l
     s->limits = *limits;
     s->k = model_kernels(m);
     s->device = model_backend(m);
+    s->direct = !s->k->fetch;
     if (make(s, st)) {
         session_free(s);
         return FAILED;
@@ -205,10 +220,7 @@ int session_create(const model *m, const depth_program *program, const session_l
 void session_free(session *s) {
     if (!s)
         return;
-    for (size_t i = 0; i < SEEN_COUNT; i++) {
-        s->k->buffer_free(s->device, s->seen[i].device);
-        free(s->seen[i].host);
-    }
+    session_observe_free(s);
     s->k->depth_free(s->axis);
     for (size_t i = 0; i < s->owned_count; i++)
         s->k->buffer_free(s->device, s->owned[i]);
@@ -216,8 +228,6 @@ void session_free(session *s) {
     free(s->steps);
     free(s->site);
     free(s->host_target);
-    free(s->sums);
-    free(s->alternative);
     free(s->l2);
     free(s->gradient);
     free(s);

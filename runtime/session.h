@@ -104,6 +104,8 @@ typedef struct observer {
     int (*on_sublayer)(void *self, const batch *b, const sublayer_view *view, status *st);
     int (*on_head)(void *self, const batch *b, const head_view *view, status *st);
     int (*on_gradient)(void *self, const batch *b, const gradient_view *view, status *st);
+    /* After all others of a batch; with limits.backward, of its backward pass. */
+    int (*on_done)(void *self, const batch *b, status *st);
 } observer;
 
 /* The model and the program must outlive the session. */
@@ -119,8 +121,8 @@ size_t session_bytes(const model *m, const depth_program *program, const session
 int session_forward(session *s, const batch *b, const observer *watch, status *st) MUST_USE;
 
 /* Results may reach the observer later than the pass they belong to, in order, while the device
- * runs the next batch: all have when this returns, and the batch's memory must stay until then or
- * until the call after the next. */
+ * runs the next batch: all have when this returns. The batch's memory must stay until then or until
+ * the next session_forward returns; what `watch` points to, likewise. */
 int session_finish(session *s, status *st) MUST_USE;
 
 /* ---- other programs of the same model ---- */

@@ -133,7 +133,7 @@ static size_t cpu_real_size(const backend *device) {
 
 static size_t cpu_memory_left(backend *device) {
     (void)device;
-    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
 }
 
 static int cpu_buffer_create(backend *device, buffer_kind kind, size_t elements, buffer **out,
@@ -158,9 +158,8 @@ static int cpu_buffer_create(backend *device, buffer_kind kind, size_t elements,
 
 static void cpu_buffer_free(backend *device, buffer *memory) {
     (void)device;
-    if (!memory)
-        return;
-    free(memory->data);
+    if (memory && !memory->borrows)
+        free(memory->data);
     free(memory);
 }
 
@@ -169,6 +168,20 @@ static int range_check(const buffer *memory, size_t offset, size_t count, status
     if (offset > elements || count > elements - offset)
         return status_fail(st, "copy of %zu elements at %zu: the buffer has %zu", count, offset,
                            elements);
+    return DONE;
+}
+
+static int cpu_buffer_part(backend *device, buffer *whole, size_t offset, size_t elements,
+                           buffer **out, status *st) {
+    (void)device;
+    *out = NULL;
+    if (range_check(whole, offset, elements, st))
+        return FAILED;
+    buffer *made = mem_array(1, sizeof *made, "buffer", st);
+    if (!made)
+        return FAILED;
+    *made = (buffer){(float *)whole->data + offset, elements * sizeof(float), true};
+    *out = made;
     return DONE;
 }
 
@@ -218,12 +231,14 @@ const kernels kernels_cpu = {
     .abi = KERNELS_ABI,
     .size = sizeof(kernels),
     .name = "cpu",
+    .rows = 2048,
     .open = cpu_open,
     .close = cpu_close,
     .describe = cpu_describe,
     .real_size = cpu_real_size,
     .memory_left = cpu_memory_left,
     .buffer_create = cpu_buffer_create,
+    .buffer_part = cpu_buffer_part,
     .buffer_free = cpu_buffer_free,
     .upload = cpu_upload,
     .download = cpu_download,

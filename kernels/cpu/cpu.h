@@ -14,6 +14,7 @@
 struct buffer {
     void *data; /* 64-byte aligned */
     size_t bytes;
+    bool borrows; /* data belongs to another buffer */
 };
 
 /* Rows first .. first + rows - 1, all of one sequence; `position` is that of the first. */

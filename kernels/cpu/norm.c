@@ -8,11 +8,15 @@
 
 enum { BACK_ROWS = 64 };
 
-CLONES static void rms_row(const norm_args *args, const float *in, float *out) {
+CLONES static void rms_row(const norm_args *args, size_t row) {
     const size_t width = args->width;
+    const float *in = floats(args->in) + row * width;
     const float *gain = floats(args->gain), *bias = floats(args->bias);
-    const float scale =
-        (float)(1.0 / sqrt(sum_squares(in, width) / (double)width + (double)args->eps));
+    float *out = floats(args->out) + row * width;
+    const double mean = sum_squares(in, width) / (double)width;
+    const float scale = (float)(1.0 / sqrt(mean + (double)args->eps));
+    if (args->rms)
+        floats(args->rms)[row] = (float)sqrt(mean);
 #pragma omp simd
     for (size_t i = 0; i < width; i++)
         out[i] = in[i] * scale * gain[i];
@@ -22,8 +26,10 @@ CLONES static void rms_row(const norm_args *args, const float *in, float *out) {
             out[i] += bias[i];
 }
 
-CLONES static void layer_row(const norm_args *args, const float *in, float *out) {
+CLONES static void layer_row(const norm_args *args, size_t row) {
     const size_t width = args->width;
+    const float *in = floats(args->in) + row * width;
+    float *out = floats(args->out) + row * width;
     const float *gain = floats(args->gain), *bias = floats(args->bias);
     double sum = 0.0, squares = 0.0;
 #pragma omp simd reduction(+ : sum)
@@ -48,15 +54,13 @@ int cpu_norm(backend *device, const norm_args *args, status *st) {
     if (cpu_holds(args->in, args->rows, width, "norm: in", st) ||
         cpu_holds(args->gain, 1, width, "norm: gain", st) ||
         (args->bias && cpu_holds(args->bias, 1, width, "norm: bias", st)) ||
-        cpu_holds(args->out, args->rows, width, "norm: out", st))
+        cpu_holds(args->out, args->rows, width, "norm: out", st) ||
+        (args->rms && cpu_holds(args->rms, args->rows, 1, "norm: rms", st)))
         return FAILED;
-    const float *in = floats(args->in);
-    float *out = floats(args->out);
-    void (*const row)(const norm_args *, const float *, float *) =
-        args->kind == NORM_RMS ? rms_row : layer_row;
+    void (*const row)(const norm_args *, size_t) = args->kind == NORM_RMS ? rms_row : layer_row;
 #pragma omp parallel for num_threads(device->threads) schedule(static)
     for (size_t r = 0; r < args->rows; r++)
-        row(args, in + r * width, out + r * width);
+        row(args, r);
     return DONE;
 }
 

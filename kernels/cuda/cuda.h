@@ -37,15 +37,30 @@ struct backend {
     cudaStream_t stream;      /* all computing */
     cudaStream_t copy_stream; /* fetches */
     cublasLtHandle_t blas;
-    void *scratch; /* of the operation at work, see cuda_scratch */
+    struct gemm_cache *gemm; /* of linear.cu: products prepared before */
+    void *scratch;           /* of the operation at work, see cuda_scratch */
     size_t scratch_bytes;
-    void *state; /* of backend.cu: the arena, the layout at work, events, descriptions */
+    struct cuda_state *state; /* of backend.cu: the arena, staging memory, the layout at work */
 };
 
 /* DONE, or FAILED with `what` and CUDA's text. */
 int cuda_ok(cudaError_t error, const char *what, status *st);
 /* After a launch: the same for cudaGetLastError(). */
 int cuda_launched(const char *what, status *st);
+
+/* `bytes` of the backend's arena, 256-byte aligned, content undefined; freed memory is used again
+ * after the work that was submitted before. NULL may be freed. */
+int cuda_take(backend *device, size_t bytes, void **out, status *st);
+void cuda_give_back(backend *device, void *memory);
+
+/* `bytes` of host memory to device memory, after the work submitted so far and before all later;
+ * `from` may be changed at once. */
+int cuda_copy_in(backend *device, void *to, const void *from, size_t bytes, status *st);
+
+/* `bytes` of what the work submitted so far leaves at `from` to pinned memory, beside later work,
+ * over after `wait`. `from` may be changed by work after cuda_after_copies only. */
+int cuda_copy_out(backend *device, void *to, const void *from, size_t bytes, status *st);
+int cuda_after_copies(backend *device, status *st);
 
 /* At least `bytes` of device memory, 256-byte aligned, for the operation at work: its content holds
  * until the next call on the stream's later work, which may reuse it. */
@@ -73,6 +88,10 @@ typedef struct gemm_args {
 } gemm_args;
 int cuda_gemm(backend *device, const gemm_args *args, status *st);
 
+/* At open and close of a backend. linear.cu. */
+int cuda_gemm_open(backend *device, status *st);
+void cuda_gemm_close(backend *device);
+
 /* Launches KERNEL<float> or KERNEL<__nv_bfloat16>, whichever `real` is. */
 #define CUDA_REAL(device, KERNEL, grid, block, shared, ...)                                        \
     do {                                                                                           \
@@ -83,6 +102,11 @@ int cuda_gemm(backend *device, const gemm_args *args, status *st);
     } while (0)
 
 extern "C" {
+extern const kernels kernels_cuda;
+
+int cuda_buffer_create(backend *device, buffer_kind kind, size_t elements, buffer **out,
+                       status *st);
+void cuda_buffer_free(backend *device, buffer *memory);
 int cuda_embed(backend *device, const embed_args *args, status *st);
 int cuda_norm(backend *device, const norm_args *args, status *st);
 int cuda_linear(backend *device, const linear_args *args, status *st);

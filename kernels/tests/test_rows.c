@@ -77,7 +77,7 @@ static void norm_of_huge_rows_is_finite(void **state) {
     buffer *in = fixture_random(48, 1e30), *gain = fixture_random(48, 1.0),
            *out = fixture_buffer(48);
     double want[48];
-    const norm_args args = {NORM_RMS, 1, 48, 1e-6f, in, gain, NULL, out};
+    const norm_args args = {NORM_RMS, 1, 48, 1e-6f, in, gain, NULL, out, NULL};
     norm_reference(&args, want);
     assert_int_equal(kernels_cpu.norm(device, &args, &st), 0);
     fixture_close("norm of huge rows", floats(out), want, 48, 5e-7); /* measured 1.2e-7 */

@@ -123,10 +123,13 @@ static void drop_results(run *r) {
 }
 
 void run_open(run *r, const char *model_folder, size_t threads) {
+    run_open_on(r, model_folder, &(model_options){.device = "cpu", .threads = threads});
+}
+
+void run_open_on(run *r, const char *model_folder, const model_options *options) {
     status st;
     *r = (run){0};
-    model_options options = {.device = "cpu", .threads = threads};
-    if (model_open(model_folder, &options, &r->model, &st))
+    if (model_open(model_folder, options, &r->model, &st))
         stop(model_folder, &st);
     size_t layers = model_configuration(r->model)->layers;
     r->site = calloc(2 * layers + 1, sizeof *r->site);
@@ -187,6 +190,8 @@ static void run_pass(run *r, const int32_t *id, size_t stride, const size_t *len
         stop("forward", &st);
     if (backward && session_backward(s, &b, &watch, &st))
         stop("backward", &st);
+    if (session_finish(s, &st))
+        stop("finish", &st);
     if (backward)
         keep_parameters(r, s);
     session_free(s);

@@ -38,6 +38,7 @@ typedef struct run {
 
 /* Each stops the test with the message where something fails. */
 void run_open(run *r, const char *model_folder, size_t threads);
+void run_open_on(run *r, const char *model_folder, const model_options *options);
 void run_program(run *r, const removed_set *removed); /* NULL: the whole model */
 /* `lengths` [sequences]; ids of sequence b start at id + b * stride. Everything is observed. */
 void run_forward(run *r, const int32_t *id, size_t stride, const size_t *lengths, size_t sequences);

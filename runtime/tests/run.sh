@@ -16,6 +16,8 @@ export ASAN_OPTIONS="exitcode=99:detect_leaks=1:$ASAN_OPTIONS"
 export UBSAN_OPTIONS="exitcode=99:print_stacktrace=1:$UBSAN_OPTIONS"
 # Threads that wait for work sleep: on a machine that does something else too, spinning is slow.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
+# The CPU is tested, on every machine; a GPU is for `make check-gpu`.
+export CUDA_VISIBLE_DEVICES=
 limit=${ASAN:+900}
 limit=${limit:-300}
 passed=0 failed=0 skipped=0
