@@ -87,7 +87,7 @@ FUZZ_PROGRAMS := $(foreach f,$(FUZZERS:.c=),$(OUT)/fuzz/$(patsubst fuzz_%,%,$(no
     bundle bundle-gpu clean help FORCE
 all: report $(OUT)/fathom $(PLUGIN) ## the program, build/fathom, and build/fathom-cuda.so
 programs: $(OUT)/fathom $(PLUGIN)
-tests: $(TEST_PROGRAMS)
+tests: $(TEST_PROGRAMS) $(GPU_PROGRAMS)
 fuzz-programs: $(FUZZ_PROGRAMS)
 
 $(OUT)/fathom: $(OUT)/runtime/main.o $(OUT)/libfathom.a
@@ -177,7 +177,7 @@ report:
 # Each package and the command that succeeds where it is not needed any more.
 PACKAGES_BUILD := gcc libc6-dev make pkg-config libhdf5-dev libcjson-dev libopenblas-dev gnuplot-nox
 PACKAGES_CHECK := libcmocka-dev hdf5-tools python3-h5py python3-xarray python3-h5netcdf \
-    python3-netcdf4
+    python3-netcdf4 chromium
 compiles = printf '\#include <stddef.h>\n\#include <stdarg.h>\n\#include <setjmp.h>\n\#include \
     <stdint.h>\n\#include <$(1)>\nint main(void) { return 0; }' | $(CC) $(2) -xc - -o /dev/null $(3)
 imports = $(PYTHON) -c 'import sys, importlib.util as u; sys.exit(u.find_spec("$(1)") is None)'
@@ -195,6 +195,8 @@ has_python3-h5py = $(call imports,h5py)
 has_python3-xarray = $(call imports,xarray)
 has_python3-h5netcdf = $(call imports,h5netcdf)
 has_python3-netcdf4 = $(call imports,netCDF4)
+# Ubuntu's is a snap, which containers cannot run; its test is skipped there.
+has_chromium = command -v chromium || command -v google-chrome || grep -qs '^ID=ubuntu' /etc/os-release
 missing = $(strip $(foreach p,$(1),$(shell { $(or $(has_$p),dpkg -s $p); } > /dev/null 2>&1 || echo $p)))
 
 # One call of $(1) with the packages of $(2) present, asked anew after they were installed.
@@ -220,7 +222,7 @@ deps: ## install the packages that are missing (apt)
 	    echo "fathom: apt-get could not install them; as root: apt-get install $$*" >&2; exit 1; }
 
 # ---- Running it ----------------------------------------------------------------------------
-demo: ## build, then record and draw the bundled models into build/demo
+demo: ## build, then report on the bundled models: build/demo/index.html
 	+@$(call with_packages,all,$(PACKAGES_BUILD))
 	@FATHOM=$(abspath $(OUT))/fathom sh datasets/demo.sh $(OUT)/demo
 

@@ -235,3 +235,14 @@ void bootstrap_intervals(const bootstrap *b, const double *draws, size_t cells, 
         out[c] = (interval){value, centre - half, centre + half};
     }
 }
+
+double bootstrap_significance(const bootstrap *b, const interval *of) {
+    if (isnan(of->low) || isnan(of->high))
+        return NAN;
+    const size_t freedom = b->units - 1;
+    const double middle = of->low / 2 + of->high / 2, half = of->high / 2 - of->low / 2;
+    if (half == 0)
+        return middle == 0 ? 1 : 0;
+    const double t = fabs(middle) / half * student_t(b->level, freedom);
+    return 1 - student_inside(atan(t / sqrt((double)freedom)), freedom);
+}

@@ -72,4 +72,8 @@ void bootstrap_intervals(const bootstrap *b, const double *draws, size_t cells, 
  * series of the distribution (Abramowitz and Stegun 26.7.3, 26.7.4), inverted by bisection. */
 double student_t(double level, size_t freedom);
 
+/* The two-sided probability of what an interval of bootstrap_intervals says against 0: P(|T| >= t)
+ * with t = its middle over its standard error. NaN without an interval. */
+double bootstrap_significance(const bootstrap *b, const interval *of);
+
 #endif

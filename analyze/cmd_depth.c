@@ -68,8 +68,10 @@ static void find_width(analysis *a) {
     if (!text || !*text || json_parse(text, strlen(text), "model_config", &json, &ignored))
         return;
     static const char *const keys[] = {"hidden_size", "n_embd"};
+    const cJSON *parent = cJSON_GetObjectItemCaseSensitive(json, "parent_config");
     for (size_t i = 0; i < 2 && !a->width; i++)
-        if (json_size(json, "model_config", keys[i], 1, INT32_MAX, &a->width, &ignored))
+        if (json_size(parent ? parent : json, "model_config", keys[i], 1, INT32_MAX, &a->width,
+                      &ignored))
             a->width = 0;
     cJSON_Delete(json);
 }
@@ -202,6 +204,8 @@ static int put_sections(FILE *out, const analysis *a, status *st) {
                            .width = a->width};
     put_assumptions(out, a);
     put_run(out, a);
+    if (depth_put_losses(&t, st))
+        return FAILED;
     if (a->about->has_hidden && (depth_put_magnitudes(&t, st) || depth_put_growth(&t, st) ||
                                  depth_put_resets(&t, st) || depth_put_massive(&t, st)))
         return FAILED;
@@ -262,8 +266,9 @@ int cmd_depth(int argc, char **argv) {
         .summary = "sizes and gradients of hidden states over the layers, with intervals",
         .options = options,
         .positionals = arguments,
-        .notes = "Sections of the table: RUN the recording, MAG sizes of in, out and state, GRW "
-                 "fits of their growth, GRP its points, RST reset_ratio of blocks, MSV massive "
+        .notes = "Sections of the table: RUN the recording, LPO loss by position, MAG sizes of "
+                 "in, out and state, GRW fits of their growth, GRP its points, RST reset_ratio of "
+                 "blocks, MSV massive "
                  "activations, MSS the same by sublayer; with gradients GRD norms per token, GUN "
                  "their inequality over layers, GLY by layer, GQY by routing query, GPA by "
                  "parameter. `grep ^MAG FILE | cut -f2-` extracts one; the line above each "

@@ -16,6 +16,7 @@
 typedef struct settings {
     const char *path, *output;
     sampling sampling;
+    routing_example example;
     size_t contexts;
 } settings;
 
@@ -176,7 +177,7 @@ static int write_table(const analysis *a, status *st) {
                                    .all = a->b,
                                    .half = {a->half[0], a->half[1]}};
     if (routing_table_write(out, a->rec, &a->sites, a->b, st) ||
-        routing_sections_write(&sample, a->settings.contexts, st)) {
+        routing_sections_write(&sample, &a->settings.example, a->settings.contexts, st)) {
         output_abandon(file);
         return FAILED;
     }
@@ -211,20 +212,21 @@ static const char *help_notes(void) {
     fputs("Sections of the table: RUN the recording, SIT its sites, ", out);
     for (size_t i = 0; i < routing_statistic_count; i++)
         fprintf(out, "%s %s, ", routing_statistics[i].code, routing_statistics[i].name);
-    fputs(
-        "AVG means over sites, NBD nulls, KND mass and lift by kind of source, SJS "
-        "neighbouring sites of one "
-        "kind, RCH reach, DMX weights by sublayer, CLM published claims, SKP skips, CTX contexts. "
-        "`grep ^ENT FILE | cut -f2-` extracts one; the line above each "
-        "section says what it is. With fewer than 8 units (sequences; overlapping windows are "
-        "one) there are no intervals.",
-        out);
+    fputs("AVG means over sites, NBD nulls, KND mass and lift by kind of source, SJS "
+          "neighbouring sites of one "
+          "kind, RCH reach, DMX weights by sublayer, CLM published claims, SKP skips, TOK an "
+          "example, CTX contexts. "
+          "`grep ^ENT FILE | cut -f2-` extracts one; the line above each "
+          "section says what it is. With fewer than 8 units (sequences; overlapping windows are "
+          "one) there are no intervals.",
+          out);
     fclose(out);
     return notes;
 }
 
 int cmd_routing(int argc, char **argv) {
-    settings chosen = {.sampling = SAMPLING_DEFAULT};
+    settings chosen = {.sampling = SAMPLING_DEFAULT, .example = ROUTING_EXAMPLE_DEFAULT};
+    routing_example *example = &chosen.example;
     const option_spec options[] = {OPTION_OUTPUT(&chosen.output),
                                    {.name = "contexts",
                                     .kind = OPTION_SIZE,
@@ -234,6 +236,39 @@ int cmd_routing(int argc, char **argv) {
                                     .help = "list, for each site and source, the K tokens that "
                                             "give the source the most weight, with the text "
                                             "around them; needs recorded weights"},
+                                   {.name = "site",
+                                    .kind = OPTION_TEXT,
+                                    .value = &example->site,
+                                    .metavar = "NAME",
+                                    .help = "site of the example, section TOK; where not given the "
+                                            "one with the largest token_information",
+                                    .given = &example->asked},
+                                   {.name = "head",
+                                    .kind = OPTION_TEXT,
+                                    .value = &example->head,
+                                    .metavar = "H",
+                                    .help = "routing head of the example, or mean",
+                                    .given = &example->asked},
+                                   {.name = "sequence",
+                                    .kind = OPTION_SIZE,
+                                    .value = &example->sequence,
+                                    .metavar = "N",
+                                    .help = "sequence of the example",
+                                    .given = &example->asked},
+                                   {.name = "position",
+                                    .kind = OPTION_SIZE,
+                                    .value = &example->position,
+                                    .metavar = "N",
+                                    .help = "its first token",
+                                    .given = &example->asked},
+                                   {.name = "tokens",
+                                    .kind = OPTION_SIZE,
+                                    .value = &example->tokens,
+                                    .min = 1,
+                                    .max = 4096,
+                                    .metavar = "N",
+                                    .help = "tokens of the example at most",
+                                    .given = &example->asked},
                                    SAMPLING_OPTIONS(&chosen.sampling),
                                    OPTION_QUIET,
                                    OPTION_VERBOSE,

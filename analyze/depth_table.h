@@ -1,5 +1,6 @@
 /* depth_table.h - the sections of the table of depth, each group in its own file:
  *
+ *     LPO        depth_loss.c         loss by position
  *     MAG        depth_magnitudes.c   sizes of in, out and state
  *     GRW, GRP   depth_growth.c       how they grow over the layers
  *     RST        depth_growth.c       what a new block starts with
@@ -40,6 +41,7 @@ typedef struct depth_table {
     size_t width;             /* of the hidden states; 0: the recording does not say */
 } depth_table;
 
+int depth_put_losses(const depth_table *t, status *st) MUST_USE;
 int depth_put_magnitudes(const depth_table *t, status *st) MUST_USE;
 int depth_put_growth(const depth_table *t, status *st) MUST_USE;
 int depth_put_resets(const depth_table *t, status *st) MUST_USE;

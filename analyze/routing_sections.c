@@ -75,9 +75,11 @@ double routing_js(const double *p, const size_t *at, const double *q, const size
     return between - (routing_entropy(left, count) + routing_entropy(right, count)) / 2;
 }
 
-int routing_sections_write(const routing_sample *s, size_t contexts, status *st) {
+int routing_sections_write(const routing_sample *s, const routing_example *example, size_t contexts,
+                           status *st) {
     if (routing_nulls_write(s, st) || routing_kinds_write(s, st) || routing_site_js_write(s, st) ||
-        routing_walks_write(s, st) || routing_claims_write(s, st))
+        routing_walks_write(s, st) || routing_claims_write(s, st) ||
+        routing_example_write(s, example, st))
         return FAILED;
     return contexts ? routing_contexts_write(s, contexts, st) : DONE;
 }

@@ -1,5 +1,6 @@
 /* routing_sections.h - the sections of the routing table that are no single statistic of a site:
- * nulls, kinds of sources, pairs of sites, walks over depth, published claims, contexts. */
+ * nulls, kinds of sources, pairs of sites, walks over depth, published claims, an example,
+ * contexts. */
 #ifndef FATHOM_ROUTING_SECTIONS_H
 #define FATHOM_ROUTING_SECTIONS_H
 
@@ -18,9 +19,22 @@ typedef struct routing_sample {
     const bootstrap *half[2]; /* of the even and the odd units; NULL where those have no tokens */
 } routing_sample;
 
+/* Which tokens TOK shows. */
+typedef struct routing_example {
+    const char *site;          /* NULL: the one whose token_information is the largest */
+    const char *head;          /* its number, or "mean" */
+    size_t sequence, position; /* position: of the first token */
+    size_t tokens;             /* at most */
+    bool asked;                /* the user chose it: not to have it is an error */
+} routing_example;
+
+#define ROUTING_EXAMPLE_DEFAULT                                                                    \
+    { .head = "mean", .tokens = 48 }
+
 /* All of the sections below; `contexts` 0: no CTX. Contexts asked of a recording without weights
  * are an error, and so is running out of memory. */
-int routing_sections_write(const routing_sample *s, size_t contexts, status *st) MUST_USE;
+int routing_sections_write(const routing_sample *s, const routing_example *example, size_t contexts,
+                           status *st) MUST_USE;
 
 /* NBD: statistics beside those of random queries; nothing where none were recorded. */
 int routing_nulls_write(const routing_sample *s, status *st) MUST_USE;
@@ -32,6 +46,10 @@ int routing_site_js_write(const routing_sample *s, status *st) MUST_USE;
 int routing_walks_write(const routing_sample *s, status *st) MUST_USE;
 /* CLM published claims as numbers; SKP the cells that one of them counts. */
 int routing_claims_write(const routing_sample *s, status *st) MUST_USE;
+/* TOK: the weights of one sequence at one site, token by token. A site, head, sequence or position
+ * that is not there is an error. */
+int routing_example_write(const routing_sample *s, const routing_example *wanted,
+                          status *st) MUST_USE;
 /* CTX: for each site and source the `count` tokens with the largest head-mean weight. */
 int routing_contexts_write(const routing_sample *s, size_t count, status *st) MUST_USE;
 

@@ -66,6 +66,12 @@ void table_real(FILE *out, double cell) {
         fprintf(out, "\t%.9g", cell);
 }
 
+void table_interval(FILE *out, double value, double low, double high) {
+    table_real(out, value);
+    table_real(out, low);
+    table_real(out, high);
+}
+
 void table_end(FILE *out) {
     fputc('\n', out);
 }

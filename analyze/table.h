@@ -30,7 +30,8 @@ void table_section(FILE *out, const char *code, const char *title, const char *c
 void table_row(FILE *out, const char *code);
 void table_text(FILE *out, const char *cell); /* tabs and newlines become spaces */
 void table_size(FILE *out, size_t cell);
-void table_real(FILE *out, double cell); /* %.9g, nan */
+void table_real(FILE *out, double cell);                               /* %.9g, nan */
+void table_interval(FILE *out, double value, double low, double high); /* three cells */
 void table_end(FILE *out);
 /* A whole row of a section with the columns key, value. A NULL text is empty. */
 void table_key_text(FILE *out, const char *code, const char *key, const char *value);

@@ -1,34 +1,23 @@
 #!/bin/sh
-# demo.sh OUT - the main job on what is bundled: records five small models reading Newton's Opticks,
-# with gradients and null routing, computes the statistics of depth and of routing, draws the figures.
-# FATHOM names the program.
+# demo.sh OUT - the main job on what is bundled: a report of five small models reading Newton's
+# Opticks. Run again, it does only what has changed. FATHOM names the program.
 set -eu
 fathom=${FATHOM:-build/fathom}
 out=${1:-build/demo}
 models=datasets/models
-text=datasets/text/opticks.txt
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" # threads that wait sleep
-mkdir -p "$out"
 
-for name in standard attnres-full attnres-block mhar-block-h4 mhar-h8; do
-    null=8
-    [ "$name" != standard ] || null=0 # nothing is routed there
-    "$fathom" capture "$models/$name" --text "$text" --context 256 --sequences 32 \
-        --gradients --null $null -o "$out/$name.h5"
-    "$fathom" check -q "$out/$name.h5" > "$out/$name.check.txt"
-    "$fathom" depth -q "$out/$name.h5" -o "$out/$name.depth.txt"
-    [ "$null" -gt 0 ] || continue
-    "$fathom" routing -q "$out/$name.h5" -o "$out/$name.routing.txt"
-    "$fathom" plot -q "$out/$name.routing.txt" -o "$out/$name" --format svg > /dev/null
-done
-"$fathom" compare -q "$out/standard.h5" "$out/mhar-h8.h5" -o "$out/compare.txt"
+# The first is what the others are compared with: one that routes, so that routing is compared too.
+"$fathom" report $models/attnres-full $models/mhar-h8 $models/attnres-block $models/mhar-block-h4 \
+    $models/standard --text datasets/text/opticks.txt -o "$out" > /dev/null
 
 cat <<END
 
-Recordings (HDF5), tables (text) and figures (SVG, with the gnuplot script and data beside each):
-$(ls -d "$out"/*.h5 "$out"/*.depth.txt "$out"/*.routing.txt "$out"/compare.txt "$out"/*/*.svg | sed 's/^/  /')
+Open $out/index.html: every figure, what it shows, and the command that made it.
+Beside it, for each model, its recording (HDF5), tables (text) and figures (SVG, with script and data).
 
-Next: $fathom show $out/mhar-h8.h5
-      $fathom routing $out/mhar-h8.h5 | grep ^AVG
-      open $out/mhar-h8/depth_attention.svg
+Next: $fathom show $out/mhar-h8/recording.h5
+      $fathom routing $out/mhar-h8/recording.h5 | grep ^AVG
+      $fathom plot $out/mhar-h8/routing.txt -o figures --format pdf
+      $fathom report YOUR_CHECKPOINT --tokens YOUR_TOKENS.npy -o report
 END

@@ -51,26 +51,28 @@ typedef enum edit_kind {
     EDIT_QUERY_SCALE, /* logits times `scale`: 1 changes nothing to the last bit, 0 is uniform */
     EDIT_MASK,        /* sources in `source` get weight 0, the rest is divided by its sum; a token
                          and head left with no weight is not edited, and counted */
-    EDIT_MASK_RAW,    /* the same without the division */
+    EDIT_MASK_RAW,    /* the same without the division; left alone and counted likewise */
     EDIT_UNIFORM,     /* 1 / sources */
     EDIT_HEAD_MEAN,   /* each head takes the mean over all heads, token by token */
     EDIT_TOKEN_MEAN,  /* each token takes `weights` [heads, sources] */
     EDIT_GIVEN,       /* the weights are those of `given` [rows, heads, sources] */
     EDIT_SWAP,        /* exchanges the weights of source[0] and source[1] */
     EDIT_MEAN_VALUE,  /* sources in `source` are mixed as their `mean` vector, whatever the token;
-                         the weights come from the true values */
+                         the weights come from the true values, or are those of `given` */
 } edit_kind;
 
 typedef struct depth_edit {
     edit_kind kind;
     const bool *head; /* [heads] the heads edited; NULL: all */
     size_t sources;
-    const int *source;      /* [sources] positions in the site's list of sources */
+    const int *source;      /* [sources] positions in the site's list of sources. A mask of none
+                               changes nothing to the last bit */
     float scale;            /* EDIT_QUERY_SCALE */
     const float *weights;   /* EDIT_TOKEN_MEAN: [heads, the site's sources] */
     const float *mean;      /* EDIT_MEAN_VALUE: [sources, width] */
-    struct buffer *given;   /* EDIT_GIVEN: [rows, heads, the site's sources], of the backend */
-    unsigned long *skipped; /* NULL, or added to: (token, head) pairs that EDIT_MASK left alone */
+    struct buffer *given;   /* EDIT_GIVEN: [rows, heads, the site's sources], of the backend;
+                               EDIT_MEAN_VALUE: the same, or NULL. NULL with the other kinds */
+    unsigned long *skipped; /* NULL, or added to: (token, head) pairs that a mask left alone */
 } depth_edit;
 
 typedef struct depth_site {

@@ -1,8 +1,8 @@
 #include "plots/routing_view.h"
 
+#include "plots/cells.h"
 #include "plots/sheet.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,51 +11,6 @@
 /* Larger grids than this are no table of a model. */
 enum { HEADS_MAX = 4096 };
 static const size_t cells_max = (size_t)1 << 27;
-
-/* Columns by name, all of which must be there. */
-static int find_columns(const table *from, const table_section_view *section,
-                        const char *const *names, int *columns, status *st) {
-    for (size_t i = 0; names[i]; i++) {
-        columns[i] = table_column(section, names[i]);
-        if (columns[i] < 0)
-            return status_fail(st, "%s: section %s has no column '%s'", table_path(from),
-                               section->code, names[i]);
-    }
-    return DONE;
-}
-
-static int cell_fail(const table *from, const table_section_view *section, size_t row, int column,
-                     const char *expected, status *st) {
-    return status_fail(st, "%s: section %s, row %zu: %s is '%s', expected %s", table_path(from),
-                       section->code, row + 1, section->column[column],
-                       table_cell(section, row, column), expected);
-}
-
-/* A number or `nan`; unlike table_number, any other text is an error. An infinite number cannot be
- * drawn and is undefined here. */
-static int read_real(const table *from, const table_section_view *section, size_t row, int column,
-                     double *value, status *st) {
-    *value = table_number(section, row, column);
-    const char *text = table_cell(section, row, column);
-    if (isnan(*value) && strcmp(text, "nan") != 0 && strcmp(text, "-nan") != 0)
-        return cell_fail(from, section, row, column, "a number or nan", st);
-    if (isinf(*value))
-        *value = NAN;
-    return DONE;
-}
-
-static int read_size(const table *from, const table_section_view *section, size_t row, int column,
-                     size_t max, size_t *value, status *st) {
-    const char *text = table_cell(section, row, column);
-    char *end, expected[64];
-    snprintf(expected, sizeof expected, "a whole number from 0 to %zu", max);
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end || errno || number > max)
-        return cell_fail(from, section, row, column, expected, st);
-    *value = (size_t)number;
-    return DONE;
-}
 
 /* Index of a name in a list, trying the entry at and after `hint` first, since rows come in order;
  * `count` where it is not there. */
@@ -128,12 +83,12 @@ static int read_site(routing_view *view, const table_section_view *section, size
     else if (strcmp(kind, "final") == 0)
         site->kind = SITE_FINAL;
     else
-        return cell_fail(view->from, section, row, column[2], "attn, mlp or final", st);
+        return cells_fail(view->from, section, row, column[2], "attn, mlp or final", st);
     /* Every layer has a site of its own here. */
     if (site->kind != SITE_FINAL &&
-        read_size(view->from, section, row, column[1], section->rows - 1, &site->layer, st))
+        cells_size(view->from, section, row, column[1], section->rows - 1, &site->layer, st))
         return FAILED;
-    if (read_size(view->from, section, row, column[3], cells_max, &site->sources, st))
+    if (cells_size(view->from, section, row, column[3], cells_max, &site->sources, st))
         return FAILED;
     if (site->kind != SITE_FINAL && site->layer >= view->layers)
         view->layers = site->layer + 1;
@@ -146,7 +101,7 @@ static int read_sites(routing_view *view, const table_section_view *section, sta
     static const char *const names[] = {"site",   "layer",       "kind",        "sources",
                                         "newest", "newest_kind", "opens_block", NULL};
     int column[7];
-    if (find_columns(view->from, section, names, column, st))
+    if (cells_find(view->from, section, names, column, st))
         return FAILED;
     view->sites = section->rows;
     view->site = mem_array(section->rows, sizeof *view->site, "sites", st);
@@ -183,7 +138,7 @@ static int read_head(const table *from, const table_section_view *section, size_
     *head = heads_mean;
     if (strcmp(table_cell(section, row, column), "mean") == 0)
         return DONE;
-    return read_size(from, section, row, column, HEADS_MAX - 1, head, st);
+    return cells_size(from, section, row, column, HEADS_MAX - 1, head, st);
 }
 
 /* Counts heads and lists sources. */
@@ -233,7 +188,7 @@ static void fill_means(routing_view *view) {
 static int read_weights(routing_view *view, const table_section_view *section, status *st) {
     static const char *const names[] = {"site", "head", "source", "value", NULL};
     int column[4];
-    if (find_columns(view->from, section, names, column, st) || measure(view, section, column, st))
+    if (cells_find(view->from, section, names, column, st) || measure(view, section, column, st))
         return FAILED;
     /* Each factor is at most a count of rows or 4097: products of two fit, then divide. */
     size_t grid = view->sites * view->sources;
@@ -251,11 +206,11 @@ static int read_weights(routing_view *view, const table_section_view *section, s
         size_t head;
         double value;
         if (read_head(view->from, section, row, column[1], view->heads, &head, st) ||
-            read_real(view->from, section, row, column[3], &value, st))
+            cells_real(view->from, section, row, column[3], &value, st))
             return FAILED;
         site = find_site(view, table_cell(section, row, column[0]), site);
         if (site == view->sites)
-            return cell_fail(view->from, section, row, column[0], "a site of section SIT", st);
+            return cells_fail(view->from, section, row, column[0], "a site of section SIT", st);
         source =
             find_name(view->source, view->sources, table_cell(section, row, column[2]), source);
         view->weight[cell_of(view, head, site, source)] = value;
@@ -292,6 +247,11 @@ const char *routing_run_text(const routing_view *view, const char *key) {
     return run_value(view->from, (const char *const[]){key, NULL});
 }
 
+void routing_title(const routing_view *view, char *text, size_t size) {
+    bool mode = *view->mode;
+    snprintf(text, size, "%s%s%s%s", view->name, mode ? " (" : "", view->mode, mode ? ")" : "");
+}
+
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source) {
     return view->weight[cell_of(view, head, site, source)];
 }
@@ -300,19 +260,110 @@ bool routing_exists(const routing_view *view, size_t site, size_t source) {
     return view->exists[cell_of(view, 0, site, source)];
 }
 
+size_t routing_source(const routing_view *view, const char *name, size_t hint) {
+    return find_name(view->source, view->sources, name, hint);
+}
+
+/* ---- One value a site and source ---- */
+
+int routing_site_sources(const routing_view *view, const char *code, double *out, status *st) {
+    static const char *const names[] = {"site", "head", "source", "value", NULL};
+    size_t grid = view->sites * view->sources, site = 0, source = 0;
+    const table_section_view *section = table_find(view->from, code);
+    int column[4];
+    if (!section)
+        return status_fail(st, "%s: no section %s", table_path(view->from), code);
+    if (cells_find(view->from, section, names, column, st))
+        return FAILED;
+    size_t *heads = mem_array(grid, sizeof *heads, "weights", st);
+    int result = heads ? DONE : FAILED;
+    for (size_t i = 0; i < grid; i++)
+        out[i] = NAN;
+    for (size_t row = 0; !result && row < section->rows; row++) {
+        size_t head;
+        double value;
+        result = read_head(view->from, section, row, column[1], HEADS_MAX, &head, st);
+        if (!result)
+            result = cells_real(view->from, section, row, column[3], &value, st);
+        if (result)
+            break;
+        site = find_site(view, table_cell(section, row, column[0]), site);
+        source = routing_source(view, table_cell(section, row, column[2]), source);
+        if (site == view->sites)
+            result = cells_fail(view->from, section, row, column[0], "a site of section SIT", st);
+        else if (source == view->sources)
+            result = cells_fail(view->from, section, row, column[2], "a source of section MEA", st);
+        if (result)
+            break;
+        size_t cell = site * view->sources + source;
+        if (head == HEADS_MAX) {
+            out[cell] = value;
+            heads[cell] = HEADS_MAX; /* no mean needed */
+        } else if (heads[cell] < HEADS_MAX) {
+            double sum = heads[cell] ? out[cell] * (double)heads[cell] : 0;
+            out[cell] = (sum + value) / (double)(heads[cell] + 1);
+            heads[cell]++;
+        }
+    }
+    free(heads);
+    return result;
+}
+
+int routing_view_rows(const routing_view *view, const char *code,
+                      const routing_view_columns *columns, routing_view_row_use *use, void *context,
+                      status *st) {
+    static const char *const usual[] = {"value", "low", "high"};
+    const char *const *values = columns->value[0] ? columns->value : usual;
+    const char *const names[] = {values[0], values[1], values[2], NULL};
+    const table_section_view *section = table_find(view->from, code);
+    int column[3], label[2] = {-1, -1};
+    if (!section)
+        return status_fail(st, "%s: no section %s", table_path(view->from), code);
+    int site_column = table_column(section, "site");
+    if (cells_find(view->from, section, names, column, st))
+        return FAILED;
+    for (size_t i = 0; i < 2; i++)
+        if (columns->label[i] &&
+            cells_find(view->from, section, (const char *const[]){columns->label[i], NULL},
+                       &label[i], st))
+            return FAILED;
+    for (size_t at = 0, site = 0; at < section->rows; at++) {
+        routing_view_row row = {.site = view->sites, .label = {"", ""}};
+        if (site_column >= 0) {
+            site = find_site(view, table_cell(section, at, site_column), site);
+            if (site == view->sites)
+                return cells_fail(view->from, section, at, site_column, "a site of section SIT",
+                                  st);
+            row.site = site;
+        }
+        for (size_t i = 0; i < 2; i++)
+            if (label[i] >= 0)
+                row.label[i] = table_cell(section, at, label[i]);
+        if (cells_real(view->from, section, at, column[0], &row.value, st) ||
+            cells_real(view->from, section, at, column[1], &row.low, st) ||
+            cells_real(view->from, section, at, column[2], &row.high, st))
+            return FAILED;
+        if (use(context, &row, st))
+            return status_prefix(st, "%s: section %s, row %zu", table_path(view->from), code,
+                                 at + 1);
+    }
+    return DONE;
+}
+
 /* ---- One value a site ---- */
 
 int routing_site_values(const routing_view *view, const char *code, site_value *out, bool *found,
                         status *st) {
-    static const char *const names[] = {"site", "value", "low", "high", NULL};
     for (size_t i = 0; i < view->sites; i++)
         out[i] = (site_value){NAN, NAN, NAN};
     const table_section_view *section = table_find(view->from, code);
     *found = section != NULL;
     if (!section)
         return DONE;
+    const char *value_name = table_column(section, "rank") >= 0 ? "rank" : "value";
+    const char *const names[] = {"site", value_name, "low", "high", NULL};
     int column[4], head_column = table_column(section, "head");
-    if (find_columns(view->from, section, names, column, st))
+    if (cells_find(view->from, section, names, column, st))
         return FAILED;
     /* Sums over heads, for sites without a row of head `mean`. */
     double *sum = mem_array(view->sites, sizeof *sum, "sums", st);
@@ -323,15 +374,15 @@ int routing_site_values(const routing_view *view, const char *code, site_value *
         site_value value;
         if ((head_column >= 0 &&
              read_head(view->from, section, row, head_column, HEADS_MAX, &head, st)) ||
-            read_real(view->from, section, row, column[1], &value.value, st) ||
-            read_real(view->from, section, row, column[2], &value.low, st) ||
-            read_real(view->from, section, row, column[3], &value.high, st)) {
+            cells_real(view->from, section, row, column[1], &value.value, st) ||
+            cells_real(view->from, section, row, column[2], &value.low, st) ||
+            cells_real(view->from, section, row, column[3], &value.high, st)) {
             result = FAILED;
             break;
         }
         site = find_site(view, table_cell(section, row, column[0]), site);
         if (site == view->sites) {
-            result = cell_fail(view->from, section, row, column[0], "a site of section SIT", st);
+            result = cells_fail(view->from, section, row, column[0], "a site of section SIT", st);
         } else if (head == HEADS_MAX) {
             out[site] = value;
             heads[site] = HEADS_MAX; /* no mean needed */
@@ -357,7 +408,7 @@ int routing_null_values(const routing_view *view, const char *statistic, const c
         out[i] = (site_value){NAN, NAN, NAN};
     if (!section)
         return DONE;
-    if (find_columns(view->from, section, names, column, st))
+    if (cells_find(view->from, section, names, column, st))
         return FAILED;
     for (size_t row = 0, site = 0; row < section->rows; row++) {
         const char *head = table_cell(section, row, column[3]);
@@ -367,10 +418,10 @@ int routing_null_values(const routing_view *view, const char *statistic, const c
             continue;
         site = find_site(view, table_cell(section, row, column[2]), site);
         if (site == view->sites)
-            return cell_fail(view->from, section, row, column[2], "a site of section SIT", st);
-        if (read_real(view->from, section, row, column[4], &out[site].value, st) ||
-            read_real(view->from, section, row, column[5], &out[site].low, st) ||
-            read_real(view->from, section, row, column[6], &out[site].high, st))
+            return cells_fail(view->from, section, row, column[2], "a site of section SIT", st);
+        if (cells_real(view->from, section, row, column[4], &out[site].value, st) ||
+            cells_real(view->from, section, row, column[5], &out[site].low, st) ||
+            cells_real(view->from, section, row, column[6], &out[site].high, st))
             return FAILED;
         *found = true;
     }

@@ -45,8 +45,36 @@ void routing_view_clear(routing_view *view);
 /* What section RUN says of `key`, or ""; points into the table. */
 const char *routing_run_text(const routing_view *view, const char *key);
 
+/* "NAME (MODE)", the first title line. */
+void routing_title(const routing_view *view, char *text, size_t size);
+
 double routing_weight(const routing_view *view, size_t head, size_t site, size_t source);
 bool routing_exists(const routing_view *view, size_t site, size_t source);
+
+/* Fills `out` [sites, sources] from section `code` (CON, SCN): rows of head `mean`, where there is
+ * none the plain mean over heads; NaN where there is no row. */
+int routing_site_sources(const routing_view *view, const char *code, double *out,
+                         status *st) MUST_USE;
+
+/* A row of any section, for figures that need it once. */
+typedef struct routing_view_row {
+    size_t site;          /* view->sites where the section has no column of that name */
+    const char *label[2]; /* point into the table */
+    double value, low, high;
+} routing_view_row;
+typedef struct routing_view_columns {
+    const char *label[2]; /* NULL: not wanted */
+    const char *value[3]; /* names of value, low and high; all NULL: just these */
+} routing_view_columns;
+/* Calls `use` with each row of section `code`; FAILED where a cell is wrong or `use` fails, whose
+ * text then says what was expected. */
+typedef int routing_view_row_use(void *context, const routing_view_row *row, status *st);
+int routing_view_rows(const routing_view *view, const char *code,
+                      const routing_view_columns *columns, routing_view_row_use *use, void *context,
+                      status *st) MUST_USE;
+/* Index of a source, trying `hint` and the one after it first; view->sources where there is none.
+ */
+size_t routing_source(const routing_view *view, const char *name, size_t hint);
 
 /* One statistic per site, with its interval. */
 typedef struct site_value {

@@ -8,11 +8,9 @@
 #include <string.h>
 
 /* The look of every figure, in one place; each script carries a copy, so that it can be run and
- * changed alone. The map is viridis (even in lightness, safe for colour-blind eyes, and free of the
- * grey that marks other things), written out because gnuplot 5 has no such name. An svg or pdf draws
- * cells as rectangles, since viewers blur embedded images; a png draws one image, since rectangles
- * leave hairlines. `row` is for a single row of cells, whose second copy only rectangles cut off at
- * the edge in an svg. */
+ * changed alone. An svg or pdf draws cells as rectangles, since viewers blur embedded images; a png
+ * draws one image, since rectangles leave hairlines. `row` is for a single row of cells, whose
+ * second copy only rectangles cut off at the edge in an svg. */
 static const char style[] =
     "X(p) = p / real(W)\n"
     "Y(p) = 1 - p / real(H)\n"
@@ -24,18 +22,34 @@ static const char style[] =
     "    font 'sans-serif,9' fontscale 0.54 linewidth 1.5 pointscale 0.75 noenhanced\n"
     "if (format ne 'svg' && format ne 'png' && format ne 'pdf') { \\\n"
     "    print \"format is '\".format.\"', expected svg, png or pdf\"; exit status 2 }\n"
-    "set palette defined (0 '#440154', 1 '#482878', 2 '#3e4989', 3 '#31688e', 4 '#26828e', \\\n"
-    "    5 '#1f9e89', 6 '#35b779', 7 '#6ece58', 8 '#b5de2b', 9 '#fde725')\n"
     "attn = '#0072b2'; mlp = '#d55e00'; final = '#000000'; grey = '#888888'\n"
     "set linetype 1 lc rgb attn pt 7 ps 0.35 lw 1\n"
     "set linetype 2 lc rgb mlp pt 9 ps 0.45 lw 1\n"
     "set linetype 3 lc rgb final pt 5 ps 0.45 lw 1\n"
-    "set border lw 0.5\n"
+    "set linetype 4 lc rgb '#009e73' pt 13 ps 0.5 lw 1\n"
+    "set linetype 5 lc rgb '#cc79a7' pt 11 ps 0.45 lw 1\n"
+    "set linetype 6 lc rgb '#e69f00' pt 6 ps 0.4 lw 1\n"
+    "set linetype 7 lc rgb '#56b4e9' pt 8 ps 0.45 lw 1\n"
+    "set linetype 8 lc rgb grey pt 4 ps 0.4 lw 1\n"
+    "set border front lw 0.5\n"
     "set tics out nomirror scale 0.4, 0.2 font " FONT_TICK " offset 0, 0\n"
     "set xtics offset 0, 0.4\n"
     "set ytics offset 0.5, 0\n"
     "set style fill solid noborder\n"
     "set key off\n";
+
+/* Viridis: even in lightness, safe for colour-blind eyes, and free of the grey that marks other
+ * things; written out because gnuplot 5 has no such name. */
+static const char sequential_map[] =
+    "set palette defined (0 '#440154', 1 '#482878', 2 '#3e4989', 3 '#31688e', 4 '#26828e', \\\n"
+    "    5 '#1f9e89', 6 '#35b779', 7 '#6ece58', 8 '#b5de2b', 9 '#fde725')\n";
+/* Blue below 0, orange above. In CIELAB the lightness falls from 97 by 11.5 at each of the six
+ * steps to both sides, at hues 265 and 50 degrees, which red-green and blue-yellow blindness keep
+ * apart (simulated: equal distances from 0 differ by a Delta E of at least 24). */
+static const char diverging_map[] =
+    "set palette defined (-6 '#11456b', -5 '#1b6193', -4 '#267fbe', -3 '#469de3', \\\n"
+    "    -2 '#8ebaea', -1 '#c4d8f1', 0 '#f6f6f6', 1 '#f2cebf', 2 '#e9a78a', 3 '#da8057', \\\n"
+    "    4 '#c15c2e', 5 '#9e3f12', 6 '#742b07')\n";
 
 /* ---- Text ---- */
 
@@ -94,13 +108,37 @@ void cut_text(char *text, size_t chars) {
     }
 }
 
+/* Whether the character is of a script that common fonts lack; symbols at U+2000 and Greek and
+ * Latin at U+1E00 they have. */
+static bool is_rare(const char *at) {
+    const unsigned char *byte = (const unsigned char *)at;
+    return byte[0] > 0xe2 || byte[0] == 0xe0 || (byte[0] == 0xe1 && byte[1] < 0xb8);
+}
+
+static void put_quoted(FILE *script, const char *clean, bool plain) {
+    fputc('\'', script);
+    for (const char *at = clean; *at; at++) {
+        bool rare = plain && is_rare(at);
+        fputs(rare ? "?" : *at == '\'' ? "''" : (char[]){*at, 0}, script);
+        while (rare && (at[1] & 0xc0) == 0x80)
+            at++;
+    }
+    fputc('\'', script);
+}
+
 void put_string(FILE *script, const char *text) {
     char clean[1024];
+    bool rare = false;
     clean_text(clean, sizeof clean, text, strlen(text));
-    fputc('\'', script);
     for (const char *at = clean; *at; at++)
-        fputs(*at == '\'' ? "''" : (char[]){*at, 0}, script);
-    fputc('\'', script);
+        rare = rare || is_rare(at);
+    fputs(rare ? "(all_letters ? " : "", script);
+    put_quoted(script, clean, false);
+    if (!rare)
+        return;
+    fputs(" : ", script);
+    put_quoted(script, clean, true);
+    fputc(')', script);
 }
 
 /* ---- Script ---- */
@@ -131,9 +169,15 @@ void sheet_head(FILE *script, const sheet *s, const char *name, const char *titl
             "cells = %s\n",
             name, name, name, name, format, SHEET_WIDTH, s->height, s->dense ? "'image'" : "row");
     if (utf8)
-        fputs("set encoding utf8\n", script);
+        fputs("set encoding utf8\n"
+              "# png and pdf draw letters that no font has over the whole figure: they show ?, "
+              "unless\n"
+              "#   gnuplot -e \"all_letters=1\" says that there is a font\n"
+              "if (!exists('all_letters')) all_letters = format eq 'svg'\n",
+              script);
     fputs("\n# ---- style: the same in every figure ----\n", script);
     fputs(style, script);
+    fputs(s->diverging ? diverging_map : sequential_map, script);
     fputs("\n# ---- this figure ----\n", script);
 }
 
@@ -218,6 +262,54 @@ void put_number(FILE *data, double value, char after) {
     else
         fprintf(data, "%.6g", value);
     fputc(after, data);
+}
+
+/* ---- Colours ---- */
+
+void sheet_scale(const sheet *s, const colour_scale *scale) {
+    const char *low = s->diverging ? "-scale_max" : "0";
+    if (scale->doublings) {
+        fprintf(s->script,
+                "# colours show log2 of the ratio; beyond scale_max they keep the last\n"
+                "if (!exists('scale_max')) scale_max = %g\n"
+                "set cbrange [%s : scale_max]; set cbtics (",
+                scale->high, low);
+        for (double at = -scale->high; at <= scale->high; at += scale->step)
+            fprintf(s->script, "%s'%s%g' %g", at > -scale->high ? ", " : "", at < 0 ? "1/" : "",
+                    exp2(fabs(at)), at);
+        fputs(") offset 0, 0.5\n", s->script);
+        return;
+    }
+    fputs("# a lower scale_max shows small values; those above it keep the last colour\n",
+          s->script);
+    char half[32];
+    snprintf(half, sizeof half, "%.6g",
+             scale->high / 2); /* -high, -half, 0, half, high have room */
+    const char *step = !s->diverging      ? "scale_step"
+                       : strlen(half) > 4 ? "scale_max"
+                                          : "scale_max / 2.0";
+    if (!s->diverging)
+        fprintf(s->script, "scale_step = exists('scale_max') ? scale_max / 4.0 : %.6g\n",
+                scale->step);
+    fprintf(s->script,
+            "if (!exists('scale_max')) scale_max = %.6g\n"
+            "set cbrange [%s : scale_max]; set cbtics %s offset 0, 0.5\n",
+            scale->high, low, step);
+}
+
+void sheet_colour_bar(const sheet *s, const colour_scale *scale, double left, double y) {
+    double bar = left + fmax(80, (double)strlen(scale->name) * 5.3 + 12);
+    sheet_label(s, left, y + 5, scale->name, FONT_TEXT, "");
+    fprintf(s->script, "set colorbox horizontal user origin X(%g), Y(%g) size X(%g), 8 / real(H)\n",
+            bar, y + 9, fmin(170, SHEET_WIDTH - 24 - bar));
+}
+
+void sheet_hatch(const sheet *s) {
+    fprintf(s->script,
+            "set object 1 rectangle from graph 0, 0 to graph 1, 1 behind fc rgb '%s' fs solid\n"
+            "set object 2 rectangle from graph 0, 0 to graph 1, 1 behind fc rgb '#aaaaaa' "
+            "fs pattern 4 transparent\n",
+            s->diverging ? "#e0e0e0" : "#f4f4f4"); /* 0 is light in a diverging map */
 }
 
 /* ---- Ticks ---- */

@@ -22,6 +22,7 @@ enum {
 #define FONT_TEXT "',9'"
 #define FONT_TICK "',8.5'"
 #define FONT_NOTE "',8'"
+#define FONT_SMALL "',7'"
 
 typedef struct sheet {
     FILE *script, *data;
@@ -29,7 +30,9 @@ typedef struct sheet {
     size_t pages; /* images per format: NAME.svg, or NAME-1.svg, NAME-2.svg, … ; pdf: one file */
     size_t indexes; /* data sets in the data file so far */
     bool dense;     /* more cells than are worth one vector rectangle each */
+    bool diverging; /* the colours show a sign: the map with a light middle */
 } sheet;
+enum { DENSE_CELLS = 12000 }; /* on a page; a rectangle costs about 110 bytes of svg */
 
 /* ---- Text ---- */
 
@@ -39,7 +42,8 @@ void clean_text(char *out, size_t size, const char *text, size_t length);
 /* Cuts clean text to the width of `chars` Latin characters (CJK counts two), "..." at the end where
  * something is cut. */
 void cut_text(char *text, size_t chars);
-/* A gnuplot string: single-quoted, cleaned. */
+/* A gnuplot string: single-quoted, cleaned. One with letters of scripts that common fonts lack is
+ * an expression of two, since gnuplot's png and pdf draw a missing letter far too large. */
 void put_string(FILE *script, const char *text);
 
 /* ---- Script ---- */
@@ -70,6 +74,24 @@ size_t sheet_notes(const sheet *s, double y, const char *text, bool draw);
 size_t sheet_data(sheet *s, const char *format, ...) PRINTF_LIKE(2, 3);
 /* A number as the data file holds it: %.6g, nan. */
 void put_number(FILE *data, double value, char after);
+
+/* ---- Colours ---- */
+
+/* What the colours of a figure mean, in all its panels and pages: 0 to `high`, or -high to high in
+ * a diverging sheet. */
+typedef struct colour_scale {
+    const char *name; /* printed beside the bar, with the unit */
+    double high, step;
+    bool doublings; /* values are log2 of a ratio, and marks say the ratio */
+} colour_scale;
+
+/* Range and marks; a script's user may set scale_max. */
+void sheet_scale(const sheet *s, const colour_scale *scale);
+/* The printed scale under a figure: COLOUR_BAR high from `y`; the next plot draws it. */
+enum { COLOUR_BAR = 29 };
+void sheet_colour_bar(const sheet *s, const colour_scale *scale, double left, double y);
+/* A hatched ground for cells that cannot exist, under all that is plotted from here on. */
+void sheet_hatch(const sheet *s);
 
 /* ---- Ticks ---- */
 

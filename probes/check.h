@@ -3,12 +3,15 @@
 #define FATHOM_CHECK_H
 
 #include "probes/recording_file.h"
+#include "runtime/config.h"
 
 typedef struct check {
     recording *rec;
     const recording_about *about;
-    size_t vocabulary, width; /* of model_config; 0: not known */
-    size_t failed;            /* lines */
+    size_t vocabulary, width;            /* of model_config; 0: not known */
+    bool removed[2 * CONFIG_LAYERS_MAX]; /* sublayers that a pruned model lacks: nothing of them is
+                                            recorded */
+    size_t failed;                       /* lines */
 } check;
 
 /* One line each: "ok    …", "FAIL  …", "--    …" (not recorded, so nothing to check). */

@@ -27,9 +27,11 @@ static int see_tokens(check *c, norm_checks *checks, status *st) {
         for (size_t r = 0; r < sizeof row / sizeof *row && !rc; r++) {
             size_t places = row[r].places;
             rc = recording_read_gradient(c->rec, row[r].name, seq, norm, st);
-            for (size_t i = 0; !rc && i < (size_t)about->length[seq] * places; i++)
-                see_norm(checks, (double)norm[i], seq, i / places,
-                         places > 1 ? i % places : SIZE_MAX);
+            for (size_t i = 0; !rc && i < (size_t)about->length[seq] * places; i++) {
+                const size_t place = places > 1 ? i % places : SIZE_MAX;
+                if (place >= about->sublayers || !c->removed[place])
+                    see_norm(checks, (double)norm[i], seq, i / places, place);
+            }
         }
     free(norm);
     return rc;

@@ -111,11 +111,15 @@ static void see_hidden(const check *c, hidden_checks *checks, float *const *data
     size_t length = (size_t)c->about->length[seq];
     for (size_t t = 0; t < length; t++) {
         for (size_t i = 0; i < sites; i++) {
+            if (i < sublayers && c->removed[i])
+                continue;
             float rms = data[IN_RMS][t * sites + i];
             worst_see(&checks->finite, isfinite(rms) ? 0 : 1, seq, t, i);
             worst_see(&checks->sign, rms >= 0 ? 0 : 1, seq, t, i);
         }
         for (size_t i = 0; i < sublayers; i++) {
+            if (c->removed[i])
+                continue;
             see_magnitudes(c, checks, data, false, t * sublayers + i, seq, t, i);
             /* Channel -1 from the start: this sublayer has no state. */
             if (data[STATE_CHANNEL][i] >= 0)

@@ -197,9 +197,18 @@ static void read_config(check *c) {
     const char *text = c->about->model_config;
     if (*text == '\0' || json_parse(text, strlen(text), "model_config", &json, &ignored))
         return;
-    if (json_size(json, "model_config", "vocab_size", 1, INT32_MAX, &c->vocabulary, &ignored) ||
-        json_size(json, "model_config", "hidden_size", 1, INT32_MAX, &c->width, &ignored))
+    const cJSON *parent = cJSON_GetObjectItemCaseSensitive(json, "parent_config");
+    const cJSON *kept = cJSON_GetObjectItemCaseSensitive(json, "kept");
+    const cJSON *whole = parent ? parent : json;
+    if (json_size(whole, "model_config", "vocab_size", 1, INT32_MAX, &c->vocabulary, &ignored) ||
+        json_size(whole, "model_config", "hidden_size", 1, INT32_MAX, &c->width, &ignored))
         c->vocabulary = c->width = 0;
+    for (size_t i = 0; kept && i < c->about->sublayers && i < 2 * CONFIG_LAYERS_MAX; i++)
+        c->removed[i] = true;
+    for (const cJSON *e = kept ? kept->child : NULL; e; e = e->next)
+        for (size_t i = 0; i < c->about->sublayers && i < 2 * CONFIG_LAYERS_MAX; i++)
+            if (cJSON_IsString(e) && strcmp(e->valuestring, c->about->site_name[i]) == 0)
+                c->removed[i] = false;
     cJSON_Delete(json);
 }
 

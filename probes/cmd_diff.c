@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Between kinds of device in fp32: a few times what the tests allow each against float64. */
+static const double DEVICES_ABSOLUTE = 1e-4, DEVICES_RELATIVE = 1e-3;
+
 typedef struct bound {
     char name[96]; /* a glob */
     double absolute, relative;
@@ -30,7 +33,8 @@ typedef struct diff {
     recording *rec[2];
     bound *bound; /* [bounds] */
     size_t bounds;
-    uint64_t over; /* datasets */
+    double absolute, relative; /* where no bound matches */
+    uint64_t over;             /* datasets */
     size_t seen;
 } diff;
 
@@ -78,7 +82,7 @@ static int read_bounds(diff *d, status *st) {
 
 /* The last bound whose name matches, or the general one. */
 static bound bound_of(diff *d, const char *name) {
-    bound found = {.absolute = d->settings->absolute, .relative = d->settings->relative};
+    bound found = {.absolute = d->absolute, .relative = d->relative};
     for (size_t i = 0; i < d->bounds; i++)
         if (fnmatch(d->bound[i].name, name, 0) == 0) {
             d->bound[i].used = true;
@@ -123,6 +127,29 @@ static void show_attributes(const diff *d) {
         printf("note  attribute skip_first: %zu | %zu\n", a->skip_first, b->skip_first);
     if (a->complete != b->complete)
         printf("note  attribute complete: %d | %d\n", a->complete, b->complete);
+}
+
+/* The kind of device: "cuda" of "cuda:0, NVIDIA H200, …". */
+static size_t kind_length(const recording_about *about) {
+    return strcspn(about->device, ":, ");
+}
+
+/* Without bounds of the user's, two kinds of device need not agree to the last bit. */
+static void choose_bounds(diff *d) {
+    const recording_about *a = recording_about_of(d->rec[0]), *b = recording_about_of(d->rec[1]);
+    const settings *chosen = d->settings;
+    bool given = chosen->absolute > 0 || chosen->relative > 0 || d->bounds > 0;
+    bool same =
+        kind_length(a) == kind_length(b) && strncmp(a->device, b->device, kind_length(a)) == 0;
+    bool fp32 = strcmp(a->compute_dtype, "fp32") == 0 && strcmp(b->compute_dtype, "fp32") == 0;
+    d->absolute = chosen->absolute;
+    d->relative = chosen->relative;
+    if (given || same || !fp32)
+        return;
+    d->absolute = DEVICES_ABSOLUTE;
+    d->relative = DEVICES_RELATIVE;
+    printf("note  two kinds of device in fp32: allowed %g + %g of the larger\n", d->absolute,
+           d->relative);
 }
 
 /* ---- datasets ---- */
@@ -214,6 +241,7 @@ static int run(const settings *chosen, bool *over, status *st) {
         rc = check_tokens(&d, st);
     if (!rc) {
         show_attributes(&d);
+        choose_bounds(&d);
         rc = see_datasets(&d, st);
     }
     if (!rc)
@@ -268,7 +296,9 @@ int cmd_diff(int argc, char **argv) {
         .positionals = arguments,
         .notes =
             "A number is within bounds where |a - b| <= ABS + REL * max(|a|, |b|); with both 0 "
-            "it must be equal. NaN agrees with NaN alone. Attributes that differ are notes and "
+            "it must be equal. Without any bound, recordings of two kinds of device (cpu, cuda) in "
+            "fp32 are allowed 1e-4 + 1e-3. NaN agrees with NaN alone. Attributes that differ are "
+            "notes and "
             "do not count; history, title, paths and the version are not looked at. Exit "
             "status 0: all within; 1: something is over; 2: a file cannot be read."};
     const int parsed = options_parse(&spec, argc, argv);

@@ -40,14 +40,6 @@ void null_queries_free(null_queries *nulls) {
     free(nulls);
 }
 
-static const site_weights *weights_of(const model *m, size_t site) {
-    const model_weights *all = model_tensors(m);
-    if (site == 2 * model_configuration(m)->layers)
-        return &all->final_site;
-    const layer_weights *layer = &all->layer[site / 2];
-    return site % 2 == SUBLAYER_ATTN ? &layer->attn_site : &layer->mlp_site;
-}
-
 static int upload_queries(const null_queries *nulls, const float *query, size_t count, size_t width,
                           site_alternatives *site, status *st) {
     size_t elements = count * width;
@@ -77,7 +69,7 @@ static void scale_slice(const float *x, double scale, size_t n, float *out) {
 static int draw_site(calibration *c, const model *m, size_t site, uint64_t seed, float *query,
                      status *st) {
     const null_queries *nulls = c->nulls;
-    const site_weights *weights = weights_of(m, site);
+    const site_weights *weights = model_site(m, site);
     size_t width = model_configuration(m)->width, slice = width / c->heads;
     float *gain = query + width; /* until the directions take its place */
     if (nulls->k->download(nulls->device, weights->query, 0, query, width, st) ||

@@ -4,35 +4,34 @@
 
 #include <stdlib.h>
 
-static void choose_limits(const run_options *options, text_run *run) {
-    size_t longest = token_source_context(run->source);
-    size_t sequences =
-        options->tokens.batch ? options->tokens.batch : model_kernels(run->model)->rows / longest;
-    if (sequences > run->sequences)
-        sequences = run->sequences;
-    if (sequences == 0)
-        sequences = 1;
-    run->limits = (session_limits){.rows = sequences * longest,
-                                   .sequences = sequences,
-                                   .longest = longest,
-                                   .backward = options->backward};
+session_limits run_limits(const model *m, size_t asked, size_t longest, size_t sequences) {
+    size_t chosen = asked ? asked : model_kernels(m)->rows / longest;
+    if (chosen > sequences)
+        chosen = sequences;
+    if (chosen == 0)
+        chosen = 1;
+    return (session_limits){.rows = chosen * longest, .sequences = chosen, .longest = longest};
+}
+
+bool run_limits_shrink(const model *m, session_limits *limits, size_t asked, size_t bytes) {
+    if (asked || limits->sequences == 1 || bytes <= model_kernels(m)->memory_left(model_backend(m)))
+        return false;
+    limits->sequences = (limits->sequences + 1) / 2;
+    limits->rows = limits->sequences * limits->longest;
+    return true;
 }
 
 /* Takes smaller batches where memory asks for it and the user did not say, and says what it is. */
 static void fit_memory(const run_options *options, text_run *run) {
     const kernels *k = model_kernels(run->model);
-    backend *device = model_backend(run->model);
     session_limits *limits = &run->limits;
-    size_t left = k->memory_left(device);
-    while (options->tokens.batch == 0 && limits->sequences > 1 &&
-           session_bytes(run->model, run->program, limits) > left) {
-        limits->sequences = (limits->sequences + 1) / 2;
-        limits->rows = limits->sequences * limits->longest;
-    }
+    while (run_limits_shrink(run->model, limits, options->tokens.batch,
+                             session_bytes(run->model, run->program, limits)))
+        continue;
     log_note("computing on %s; memory of a batch of %zu sequences: about %s, of %s",
-             k->describe(device), limits->sequences,
+             k->describe(model_backend(run->model)), limits->sequences,
              bytes_text(session_bytes(run->model, run->program, limits)).text,
-             bytes_text(left).text);
+             bytes_text(k->memory_left(model_backend(run->model))).text);
 }
 
 int text_run_open(const run_options *options, text_run *run, status *st) {
@@ -55,7 +54,9 @@ int text_run_open(const run_options *options, text_run *run, status *st) {
     if (model_open(options->dir, &open, &run->model, st) ||
         depth_program_build(model_configuration(run->model), NULL, &run->program, st))
         return FAILED;
-    choose_limits(options, run);
+    run->limits = run_limits(run->model, options->tokens.batch, longest, run->sequences);
+    run->limits.backward = options->backward;
+    run->limits.keep = options->keep;
     fit_memory(options, run);
     if (session_create(run->model, run->program, &run->limits, &run->session, st))
         return FAILED;

@@ -19,7 +19,7 @@ typedef struct run_options {
     token_options tokens;
     size_t threads, routing_heads;
     const char *device, *dtype;
-    bool backward; /* the session's limits.backward */
+    bool backward, keep; /* the session's limits */
 } run_options;
 
 #define RUN_OPTIONS_DEFAULT                                                                        \
@@ -46,6 +46,13 @@ typedef struct run_options {
          .metavar = "NAME",                                                                        \
          .help = "numbers to compute in: fp32, or bf16 on the GPU"},                               \
         OPTION_THREADS(&(o)->threads)
+
+/* Batches of `asked` sequences of up to `longest` tokens, or, where that is 0, of as many as keep
+ * the model's device busy; no more than there are. */
+session_limits run_limits(const model *m, size_t asked, size_t longest, size_t sequences);
+/* Whether `bytes` of memory for a batch were more than the device has left, so that the limits were
+ * made smaller; never where the user `asked` for a size. */
+bool run_limits_shrink(const model *m, session_limits *limits, size_t asked, size_t bytes);
 
 typedef struct text_run {
     model *model;

@@ -56,6 +56,20 @@ static void print_routing(const model_config *c) {
                                         : "no");
 }
 
+static void print_pruned(const model_config *c) {
+    size_t kept = 0;
+    if (!c->pruned)
+        return;
+    for (size_t i = 0; i < 2 * c->layers; i++)
+        kept += !c->removed[i];
+    printf("pruned           %zu of %zu sublayers, removal %s; removed:", kept, 2 * c->layers,
+           removal_name(c->removal));
+    for (size_t i = 0; i < 2 * c->layers; i++)
+        if (c->removed[i])
+            printf(" L%zu.%s", i / 2, i % 2 ? "mlp" : "attn");
+    putchar('\n');
+}
+
 static void print_parameters(const model *m) {
     static const char *const kinds[] = {"embedding", "attention", "mlp", "norm", "router", "head"};
     const checkpoint *ck = model_checkpoint(m);
@@ -95,6 +109,7 @@ static void print_model(const model *m) {
     printf("vocabulary       %zu\n", c->vocabulary);
     printf("head             %s\n", model_head_text(m));
     print_routing(c);
+    print_pruned(c);
     print_parameters(m);
 }
 

@@ -14,7 +14,6 @@ enum {
     CONFIG_BYTES_MAX = 1 << 24,
     VOCABULARY_MAX = 1 << 26,
     WIDTH_MAX = 1 << 20,
-    LAYERS_MAX = 4096,
     POSITIONS_MAX = 1 << 30,
     HEADS_MAX = 1 << 13,
     HEAD_DIM_MAX = 1 << 13,
@@ -57,6 +56,9 @@ static const struct {
     {"sigmoid_vector", GATE_SIGMOID_VECTOR},
 };
 
+static const char *const removals[] = {
+    [DROP_SOURCE] = "drop_source", [ZERO_OUTPUT] = "zero_output"};
+
 /* Keys of an attention-residual model that are read, or that only matter for training. */
 static const char *const attnres_keys[] = {"attnres_mode", "attnres_num_blocks",
                                            "attnres_num_heads", "attnres_gate_type",
@@ -85,10 +87,15 @@ const char *mode_name(residual_mode mode) {
     return modes[mode].name;
 }
 
+const char *removal_name(removal how) {
+    return removals[how];
+}
+
 const char *config_known_rows(void) {
     return "known: llama, qwen2, qwen3 (standard); qwen3_attnres, llama_attnres (attnres_mode in "
            "config.json, tensors {attn,mlp}_res_{proj,norm}.weight and, in full and block modes, "
-           "model.final_res_{proj,norm}.weight). Not read by this version: flash-linear-attention "
+           "model.final_res_{proj,norm}.weight); fathom_pruned (one of these without some "
+           "sublayers). Not read by this version: flash-linear-attention "
            "(attnres_block_size), Kimi K3 layout (attn_res_block_size, self_attention_res_*), "
            "wdlctc v1 (*_res_bias), Megatron (pseudo_query, key_norm_weight), gpt2, gpt_neox";
 }
@@ -161,7 +168,7 @@ static int read_family(const reader *r, model_config *c, bool *routed) {
 static int read_sizes(const reader *r, model_config *c) {
     if (need_size(r, "vocab_size", VOCABULARY_MAX, &c->vocabulary) ||
         need_size(r, "hidden_size", WIDTH_MAX, &c->width) ||
-        need_size(r, "num_hidden_layers", LAYERS_MAX, &c->layers) ||
+        need_size(r, "num_hidden_layers", CONFIG_LAYERS_MAX, &c->layers) ||
         need_size(r, "intermediate_size", MLP_WIDTH_MAX, &c->mlp_width) ||
         need_size(r, "max_position_embeddings", POSITIONS_MAX, &c->positions) ||
         need_size(r, "num_attention_heads", HEADS_MAX, &c->query_heads))
@@ -416,25 +423,81 @@ static int read_routing(const reader *r, bool routed, size_t said, model_config 
     return DONE;
 }
 
+/* ---- the whole ---- */
+
+static int read_model(const reader *r, size_t routing_heads, model_config *config) {
+    bool routed = false;
+    if (!cJSON_IsObject(r->json))
+        return status_fail(r->st, "%s: a JSON object expected", r->where);
+    if (read_family(r, config, &routed) || read_sizes(r, config) || read_switches(r, config) ||
+        refuse_sliding_window(r, config) || read_rope(r, &config->rope) ||
+        read_routing(r, routed, routing_heads, config))
+        return FAILED;
+    return DONE;
+}
+
+/* Index of a sublayer by its name, or -1. */
+static long sublayer_index(const char *name, size_t layers) {
+    for (size_t i = 0; i < 2 * layers; i++) {
+        char own[32];
+        snprintf(own, sizeof own, "L%zu.%s", i / 2, i % 2 ? "mlp" : "attn");
+        if (strcmp(own, name) == 0)
+            return (long)i;
+    }
+    return -1;
+}
+
+/* A model of another type, without some of its sublayers. */
+static int read_pruned(const reader *r, size_t routing_heads, model_config *config) {
+    const cJSON *parent = cJSON_GetObjectItemCaseSensitive(r->json, "parent_config");
+    const cJSON *kept = cJSON_GetObjectItemCaseSensitive(r->json, "kept");
+    const char *how = NULL;
+    char where[1024];
+    snprintf(where, sizeof where, "%s: parent_config", r->where);
+    const reader whole = {parent, where, r->st};
+    if (!cJSON_IsObject(parent))
+        return status_fail(r->st, "%s: absent or no object, expected the whole model's config.json",
+                           where);
+    if (!cJSON_IsArray(kept) || !kept->child)
+        return status_fail(r->st, "%s: \"kept\": absent or empty, expected names of sublayers",
+                           r->where);
+    if (read_model(&whole, routing_heads, config) ||
+        json_text(r->json, r->where, "removal", &how, r->st))
+        return FAILED;
+    const int chosen = choose(r, "removal", how, removals, 2, sizeof *removals);
+    if (chosen < 0)
+        return FAILED;
+    config->pruned = true;
+    config->removal = (removal)chosen;
+    for (size_t i = 0; i < 2 * config->layers; i++)
+        config->removed[i] = true;
+    for (const cJSON *e = kept->child; e; e = e->next) {
+        const char *name = cJSON_GetStringValue(e);
+        const long index = name ? sublayer_index(name, config->layers) : -1;
+        if (index < 0 || !config->removed[index])
+            return status_fail(r->st,
+                               "%s: \"kept\": found \"%.64s\"%s, expected sublayers L0.attn to "
+                               "L%zu.mlp, each once",
+                               r->where, name ? name : "?", index < 0 ? "" : " twice",
+                               config->layers - 1);
+        config->removed[index] = false;
+    }
+    return DONE;
+}
+
 /* ---- entry points ---- */
 
 int config_parse(const char *text, size_t bytes, const char *where, size_t routing_heads,
                  model_config *config, status *st) {
     cJSON *json = NULL;
-    bool routed = false;
     if (json_parse(text, bytes, where, &json, st))
         return FAILED;
     *config = (model_config){0};
-    reader r = {json, where, st};
-    int rc = FAILED;
-    if (!cJSON_IsObject(json))
-        status_fail(st, "%s: a JSON object expected", where);
-    else if (read_family(&r, config, &routed) || read_sizes(&r, config) ||
-             read_switches(&r, config) || refuse_sliding_window(&r, config) ||
-             read_rope(&r, &config->rope) || read_routing(&r, routed, routing_heads, config))
-        rc = FAILED;
-    else
-        rc = DONE;
+    const reader r = {json, where, st};
+    const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "model_type"));
+    const bool pruned = type && strcmp(type, "fathom_pruned") == 0;
+    const int rc =
+        pruned ? read_pruned(&r, routing_heads, config) : read_model(&r, routing_heads, config);
     cJSON_Delete(json);
     return rc;
 }

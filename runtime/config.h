@@ -1,7 +1,12 @@
 /* config.h - config.json as the program understands it: families, residual modes, dialects.
  *
  * Public names: transformers 4 and 5 for llama, qwen2, qwen3; the MHAR release for qwen3_attnres
- * and llama_attnres. Only this file and depth_program_build know modes. */
+ * and llama_attnres. fathom's own: model_type fathom_pruned, a model without some sublayers that no
+ * public format can say:
+ *     {"model_type": "fathom_pruned", "parent_config": {the whole model's config.json},
+ *      "kept": ["L0.attn", "L0.mlp", "L2.mlp", ...], "removal": "drop_source" or "zero_output"}
+ * Numbers of layers are the whole model's, in `kept` and in the names of tensors.
+ * Only this file and depth_program_build know modes. */
 #ifndef FATHOM_CONFIG_H
 #define FATHOM_CONFIG_H
 
@@ -23,6 +28,11 @@ typedef enum residual_mode {
     MODE_DELTA_BLOCK,
     MODE_DELTA_MH,
 } residual_mode;
+
+/* How a removed sublayer is treated: it is in no source list, or zeros take its output's place. */
+typedef enum removal { DROP_SOURCE, ZERO_OUTPUT } removal;
+
+enum { CONFIG_LAYERS_MAX = 4096 };
 
 typedef enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 } rope_kind;
 
@@ -55,12 +65,17 @@ typedef struct model_config {
     gate_kind gate;          /* GATE_NONE for attnres_gate_type "bias" */
     bool null_source;        /* a null source at every site but `final` */
     bool final_site;         /* full and block modes: a router before the final norm */
+
+    bool pruned;     /* model_type fathom_pruned; everything else here is the whole model's */
+    removal removal; /* of the sublayers below */
+    bool removed[2 * CONFIG_LAYERS_MAX]; /* [2 * layer + (1: its MLP)] true: not in the model */
 } model_config;
 
 bool mode_is_full(residual_mode mode);  /* full, full_mh */
 bool mode_is_block(residual_mode mode); /* block, block_mh */
 bool mode_is_delta(residual_mode mode); /* delta, delta_block, delta_mh */
 const char *mode_name(residual_mode mode);
+const char *removal_name(removal how); /* "drop_source", "zero_output" */
 
 /* The families and dialects known, read or not, for messages about one that fits none. */
 const char *config_known_rows(void);

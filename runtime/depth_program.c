@@ -175,12 +175,12 @@ static void run_sublayer(builder *b, size_t index) {
                                                    .state = take_output(b, index, out)};
 }
 
-static void skip_sublayer(builder *b, size_t index) {
-    if (b->removed->removal == ZERO_OUTPUT && b->zero == NO_VALUE)
+static void skip_sublayer(builder *b, size_t index, removal how) {
+    if (how == ZERO_OUTPUT && b->zero == NO_VALUE)
         b->zero = add_value(b, VALUE_ZERO, 0, 0);
     b->p->offset[index + 1] = b->p->offset[index];
     b->site[index] = (depth_site){.base = NO_VALUE, .source = b->p->source + b->p->offset[index]};
-    take_output(b, index, b->zero); /* NO_VALUE where it is dropped */
+    take_output(b, index, how == ZERO_OUTPUT ? b->zero : NO_VALUE);
 }
 
 static void build(builder *b) {
@@ -190,8 +190,10 @@ static void build(builder *b) {
     b->cur = (entry){p->emb, SOURCE_EMB, "emb"};
     for (size_t index = 0; index < all; index++) {
         name_sublayer(p->site_name[index], index);
-        if (b->removed && b->removed->sublayer[index])
-            skip_sublayer(b, index);
+        if (b->config->removed[index])
+            skip_sublayer(b, index, b->config->removal);
+        else if (b->removed && b->removed->sublayer[index])
+            skip_sublayer(b, index, b->removed->removal);
         else
             run_sublayer(b, index);
     }

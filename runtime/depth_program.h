@@ -56,8 +56,7 @@ typedef struct depth_program {
                                 in order of first appearance */
 } depth_program;
 
-/* How a removed sublayer is treated. */
-typedef enum removal { DROP_SOURCE, ZERO_OUTPUT } removal;
+/* Sublayers that do not run, beside those that a pruned configuration lacks already. */
 typedef struct removed_set {
     const bool *sublayer; /* [2 * layers] true: does not run */
     removal removal;

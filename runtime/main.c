@@ -23,11 +23,14 @@
     COMMAND("record", show, "what a recording holds")                                              \
     COMMAND("record", check, "check every invariant of recordings, one line each")                 \
     COMMAND("record", diff, "largest difference of two recordings by dataset, against bounds")     \
+    COMMAND("experiments", prune, "which layers the model needs: remove them, search, export")     \
+    COMMAND("experiments", ablate, "what the model loses when routes over depth are edited")       \
     COMMAND("statistics", routing, "statistics of depth routing, with intervals")                  \
     COMMAND("statistics", depth, "sizes and gradients of hidden states over the layers")           \
     COMMAND("statistics", compare,                                                                 \
             "several recordings of the same tokens, each against the first")                       \
     COMMAND("figures", plot, "draw the figures of a table with gnuplot")                           \
+    COMMAND("figures", report, "record, measure and draw checkpoints, and put all on one page")    \
     COMMAND("other", version, "version, compiler, flags and libraries of this build")              \
     COMMAND("other", help, "this list, or the help of one command")
 
@@ -99,7 +102,7 @@ static void add_word(FILE *line, const char *word) {
     fputc('\'', line);
 }
 
-static char *join_line(int argc, char **argv) {
+char *command_text(int argc, char **argv) {
     char *text = NULL;
     size_t bytes;
     FILE *line = open_memstream(&text, &bytes);
@@ -119,7 +122,7 @@ int command_run(int argc, char **argv) {
     const struct command *command = find_command(argv[0]);
     if (!command)
         return unknown_command(argv[0]);
-    char *line = join_line(argc, argv);
+    char *line = command_text(argc, argv);
     if (!line) {
         log_error("out of memory");
         return EXIT_WRONG;

@@ -65,6 +65,13 @@ const model_weights *model_tensors(const model *m) {
     return &m->weights;
 }
 
+const site_weights *model_site(const model *m, size_t index) {
+    if (index == 2 * m->config.layers)
+        return &m->weights.final_site;
+    const layer_weights *layer = &m->weights.layer[index / 2];
+    return index % 2 == 0 ? &layer->attn_site : &layer->mlp_site;
+}
+
 const kernels *model_kernels(const model *m) {
     return m->k;
 }

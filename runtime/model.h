@@ -75,6 +75,8 @@ void model_close(model *m); /* NULL allowed */
 
 const model_config *model_configuration(const model *m);
 const model_weights *model_tensors(const model *m);
+/* The learned tensors of site `index`: 2 * layer + kind, then `final`. */
+const site_weights *model_site(const model *m, size_t index);
 const kernels *model_kernels(const model *m);
 backend *model_backend(const model *m);
 const char *model_path(const model *m);
@@ -83,6 +85,11 @@ const checkpoint *model_checkpoint(const model *m);
 const char *model_weights_dtype(const model *m); /* "BF16", "F32", or "mixed" */
 /* What was found of the output head: "tied", "tied (lm_head.weight present, equal, not used)" … */
 const char *model_head_text(const model *m);
+
+/* The sublayer that alone uses a tensor, by its public name: 2 * layer + (1: the MLP). -1: it is
+ * not of a layer, or of one kind of sublayer that is not known. *layer (may be NULL) receives the
+ * layer, or -1. */
+long tensor_sublayer(const char *name, long *layer);
 
 size_t model_params(const model *m);
 const model_param *model_param_at(const model *m, size_t index); /* in order of use */

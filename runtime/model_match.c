@@ -88,15 +88,13 @@ static void want_site(model *m, site_weights *site, const char *prefix, bool fin
     }
 }
 
-static void want_layer(model *m, size_t i) {
+static void want_attention(model *m, size_t i) {
     const model_config *c = &m->config;
     layer_weights *l = &m->weights.layer[i];
     size_t q = c->query_heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     const fused_part qkv[] = {
         {"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}};
     const fused_part out[] = {{"self_attn.o_proj", c->width}};
-    const fused_part gate_up[] = {{"mlp.gate_proj", c->mlp_width}, {"mlp.up_proj", c->mlp_width}};
-    const fused_part down[] = {{"mlp.down_proj", c->width}};
     char name[80];
 
     if (c->mode != MODE_NONE) {
@@ -117,7 +115,14 @@ static void want_layer(model *m, size_t i) {
     want_fused(m, i, &l->out, "attention", out, 1, q, "weight");
     if (c->out_bias)
         want_fused(m, i, &l->out_bias, "attention", out, 1, 1, "bias");
+}
 
+static void want_mlp(model *m, size_t i) {
+    const model_config *c = &m->config;
+    layer_weights *l = &m->weights.layer[i];
+    const fused_part gate_up[] = {{"mlp.gate_proj", c->mlp_width}, {"mlp.up_proj", c->mlp_width}};
+    const fused_part down[] = {{"mlp.down_proj", c->width}};
+    char name[80];
     if (c->mode != MODE_NONE) {
         snprintf(name, sizeof name, "model.layers.%zu.mlp", i);
         want_site(m, &l->mlp_site, name, false);
@@ -136,14 +141,37 @@ static void want_all(model *m) {
     const model_config *c = &m->config;
     want_own(m, &m->weights.embedding, "embedding", FORM_MATRIX, c->vocabulary, c->width,
              "model.embed_tokens.weight");
-    for (size_t i = 0; i < c->layers; i++)
-        want_layer(m, i);
+    for (size_t i = 0; i < c->layers; i++) {
+        if (!c->removed[2 * i])
+            want_attention(m, i);
+        if (!c->removed[2 * i + 1])
+            want_mlp(m, i);
+    }
     if (c->final_site)
         want_site(m, &m->weights.final_site, "model.final", true);
     want_own(m, &m->weights.norm, "norm", FORM_VECTOR, c->width, 1, "model.norm.weight");
     if (!c->tied && checkpoint_find(m->weights_file, "lm_head.weight"))
         want_own(m, &m->weights.head, "head", FORM_MATRIX, c->vocabulary, c->width,
                  "lm_head.weight");
+}
+
+long tensor_sublayer(const char *name, long *layer) {
+    static const char *const parts[2][3] = {{"input_layernorm", "self_attn.", "attn_"},
+                                            {"post_attention_layernorm", "mlp.", "mlp_"}};
+    const char before[] = "model.layers.";
+    char *rest = NULL;
+    long number = -1;
+    if (strncmp(name, before, sizeof before - 1) == 0)
+        number = strtol(name + sizeof before - 1, &rest, 10);
+    if (!rest || *rest != '.' || number < 0 || number >= CONFIG_LAYERS_MAX)
+        number = -1;
+    if (layer)
+        *layer = number;
+    for (long kind = 0; number >= 0 && kind < 2; kind++)
+        for (size_t i = 0; i < 3; i++)
+            if (strncmp(rest + 1, parts[kind][i], strlen(parts[kind][i])) == 0)
+                return 2 * number + kind;
+    return -1;
 }
 
 /* ---- the checkpoint against the list ---- */

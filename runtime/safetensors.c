@@ -566,6 +566,15 @@ int checkpoint_read_raw(const checkpoint *ck, const tensor_info *tensor, void *o
     return read_at(&ck->file[tensor->file], tensor->offset, out, (size_t)tensor->bytes, st);
 }
 
+int checkpoint_read_bytes(const checkpoint *ck, const tensor_info *t, uint64_t first, size_t bytes,
+                          void *out, status *st) {
+    const shard *s = &ck->file[t->file];
+    if (first > t->bytes || bytes > t->bytes - first)
+        return status_fail(st, "%s: %s: bytes %" PRIu64 " to %" PRIu64 " of %" PRIu64, s->path,
+                           t->name, first, first + bytes, t->bytes);
+    return read_at(s, t->offset + first, out, bytes, st);
+}
+
 /* ---- identity ---- */
 
 static int hash_file(const shard *s, char hex[65], status *st) {

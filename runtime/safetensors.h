@@ -60,6 +60,9 @@ int checkpoint_read(const checkpoint *ck, const tensor_info *tensor, float *out,
 /* The raw bytes, for tests: F64 and I32 keep their precision. out [tensor->bytes]. */
 int checkpoint_read_raw(const checkpoint *ck, const tensor_info *tensor, void *out,
                         status *st) MUST_USE;
+/* `bytes` of them from `first` on, within the tensor; for copying piece by piece. */
+int checkpoint_read_bytes(const checkpoint *ck, const tensor_info *tensor, uint64_t first,
+                          size_t bytes, void *out, status *st) MUST_USE;
 
 /* Elements first .. first + count - 1 of the flattened tensor, likewise into out [count]. */
 int checkpoint_read_part(const checkpoint *ck, const tensor_info *tensor, size_t first,

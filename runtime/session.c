@@ -165,7 +165,6 @@ static int make_axis(session *s, status *st) {
 
 static int make(session *s, status *st) {
     const depth_plan *plan = &s->program->plan;
-    const model_weights *weights = model_tensors(s->model);
     const size_t sublayers = 2 * model_configuration(s->model)->layers; /* of any program */
     size_t buffers = 2 + 5 * (sublayers + 1) + 3 + model_params(s->model) + 1;
     s->owned = mem_array(buffers, sizeof *s->owned, "session", st);
@@ -174,10 +173,8 @@ static int make(session *s, status *st) {
     s->host_target = mem_array(s->limits.rows, sizeof *s->host_target, "session", st);
     if (!s->owned || !s->steps || !s->site || !s->host_target)
         return FAILED;
-    for (size_t i = 0; i + 1 < plan->sites; i++)
-        s->site[i] = i % 2 == SUBLAYER_ATTN ? weights->layer[i / 2].attn_site
-                                            : weights->layer[i / 2].mlp_site;
-    s->site[plan->sites - 1] = weights->final_site;
+    for (size_t i = 0; i < plan->sites; i++)
+        s->site[i] = *model_site(s->model, i);
     if (own(s, BUFFER_EXACT, 1, &s->id, st) || own(s, BUFFER_EXACT, 1, &s->target, st) ||
         (s->limits.backward ? own_backward(s, st) : own_shared(s, st)))
         return FAILED;

@@ -118,6 +118,11 @@ static int create_site(depth *axis, size_t s, const site_weights *weights, statu
     site->weights = *weights;
     if (planned->sources == 0)
         return DONE;
+    if (planned->edit && axis->backward)
+        return status_fail(st,
+                           "depth plan: site %zu carries an edit: no backward pass goes "
+                           "through it",
+                           s);
     site->folded = mem_array(axis->plan->width, sizeof(float), "folded query", st);
     if (!site->folded)
         return FAILED;

@@ -4,6 +4,7 @@
  * times the cached 1/rms), one softmax per head, the mix, then what the statistics need.
  */
 #include "kernels/cpu/depth_logits.h"
+#include "kernels/depth_edit.h"
 
 #include <math.h>
 #include <omp.h>
@@ -26,28 +27,30 @@ typedef struct reading {
 
 /* One thread's scratch. */
 typedef struct workspace {
-    const float **v;   /* [sources] rows of one token */
-    float *weight;     /* [heads, sources] of one token */
-    float *spare;      /* [2, heads, sources] */
-    float *norm;       /* [sources, heads] */
-    float *product;    /* [sources, heads] <v_s, mix> of a slice */
-    float *mix_square; /* [heads] */
-    float *rms;        /* [sources] */
-    float *gate;       /* [DEPTH_TILE, width] for a vector gate */
+    const float **v;    /* [sources] rows of one token */
+    const float **mean; /* [sources] the same with mean vectors in place of some */
+    float *weight;      /* [heads, sources] of one token */
+    float *spare;       /* [2, heads, sources] */
+    float *norm;        /* [sources, heads] */
+    float *product;     /* [sources, heads] <v_s, mix> of a slice */
+    float *mix_square;  /* [heads] */
+    float *rms;         /* [sources] */
+    float *gate;        /* [DEPTH_TILE, width] for a vector gate */
 } workspace;
 
 /* In floats. */
 static size_t workspace_size(const reading *site) {
     const bool vector = site->planned->gate == GATE_SIGMOID_VECTOR;
     const size_t pointer = sizeof(const float *) / sizeof(uint32_t);
-    return site->sources * (pointer + 5 * site->heads + 1) + site->heads +
+    return site->sources * (2 * pointer + 5 * site->heads + 1) + site->heads +
            (vector ? DEPTH_TILE * site->width : 0);
 }
 
 static workspace workspace_of(const reading *site, float *memory) {
     const size_t cells = site->heads * site->sources;
     workspace work = {.v = (const float **)(void *)memory};
-    work.weight = (float *)(void *)(work.v + site->sources);
+    work.mean = work.v + site->sources;
+    work.weight = (float *)(void *)(work.mean + site->sources);
     work.spare = work.weight + cells;
     work.norm = work.spare + 2 * cells;
     work.product = work.norm + cells;
@@ -57,11 +60,12 @@ static workspace workspace_of(const reading *site, float *memory) {
     return work;
 }
 
-/* mix slice h = sum_s a[h,s] v_s slice h, the sources in order; channels in pairs of lanes. */
+/* mix slice h = sum_s a[h,s] v_s slice h of heads first .. last - 1, the sources in order; channels
+ * in pairs of lanes. */
 INLINED void token_mix(const reading *site, const float *const *v, const float *weight,
-                       float *mix) {
+                       size_t first, size_t last, float *mix) {
     const size_t slice = site->slice, sources = site->sources;
-    for (size_t h = 0; h < site->heads; h++) {
+    for (size_t h = first; h < last; h++) {
         const float *a = weight + h * sources;
         const size_t end = (h + 1) * slice;
         size_t i = h * slice;
@@ -166,6 +170,24 @@ INLINED void vector_gate(const reading *site, const row_tile *tile, float *gate)
     }
 }
 
+/* The weights and the mix of one token whose site carries an edit; logits are in work->weight. */
+INLINED void edited_token(const reading *site, size_t row, const workspace *work, float *mix) {
+    const depth_edit *edit = site->planned->edit;
+    const size_t heads = site->heads, sources = site->sources;
+    depth_edit_logits(edit, heads, sources, work->weight);
+    depth_softmaxes(work->weight, heads, sources);
+    const float *given = edit->given ? floats(edit->given) + row * heads * sources : NULL;
+    depth_edit_weights(edit, heads, sources, given, work->weight, work->spare);
+    if (edit->kind != EDIT_MEAN_VALUE) {
+        token_mix(site, work->v, work->weight, 0, heads, mix);
+        return;
+    }
+    depth_edit_values(edit, sources, site->width, work->v, work->mean);
+    for (size_t h = 0; h < heads; h++)
+        token_mix(site, depth_edit_of_head(edit, h) ? work->mean : work->v, work->weight, h, h + 1,
+                  mix);
+}
+
 /* Weights and mix of one token, for the backward pass. */
 static void keep_token(const reading *site, size_t row, const float *weight, const float *mix) {
     const site_back *back = site->site->back;
@@ -199,8 +221,12 @@ CLONES static void read_tile(const reading *site, const row_tile *tile, float *m
         depth_rows(site->axis, site->planned, row, work.v);
         depth_logits(site->axis, site->planned, site->site->folded, row, r + 1 == tile->rows,
                      work.v, work.weight);
-        depth_softmaxes(work.weight, site->heads, site->sources);
-        token_mix(site, work.v, work.weight, in);
+        if (site->planned->edit) {
+            edited_token(site, row, &work, in);
+        } else {
+            depth_softmaxes(work.weight, site->heads, site->sources);
+            token_mix(site, work.v, work.weight, 0, site->heads, in);
+        }
         if (site->weights)
             memcpy(site->weights + row * cells, work.weight, cells * sizeof(float));
         if (back)
@@ -285,6 +311,28 @@ float cpu_depth_gate(const depth_site *planned, const site_weights *weights) {
     return 1.0f;
 }
 
+static int check_edit(const depth_plan *plan, size_t site, size_t rows, status *st) {
+    const depth_site *planned = &plan->site[site];
+    const depth_edit *edit = planned->edit;
+    const size_t sources = (size_t)planned->sources;
+    if ((int)edit->kind < 0 || edit->kind > EDIT_MEAN_VALUE)
+        return status_fail(st, "depth plan: site %zu: edit of unknown kind %d", site,
+                           (int)edit->kind);
+    for (size_t i = 0; i < edit->sources; i++)
+        if (edit->source[i] < 0 || (size_t)edit->source[i] >= sources)
+            return status_fail(st, "depth plan: site %zu: edit of source %d of %zu", site,
+                               edit->source[i], sources);
+    if (edit->kind == EDIT_SWAP && edit->sources != 2)
+        return status_fail(st, "depth plan: site %zu: a swap of %zu sources, expected 2", site,
+                           edit->sources);
+    if ((edit->kind == EDIT_TOKEN_MEAN && !edit->weights) ||
+        (edit->kind == EDIT_MEAN_VALUE && !edit->mean))
+        return status_fail(st, "depth plan: site %zu: an edit without its means", site);
+    if (edit->kind == EDIT_GIVEN || edit->given)
+        return cpu_holds(edit->given, rows, plan->heads * sources, "depth: given weights", st);
+    return DONE;
+}
+
 static int check_read(const depth *axis, const depth_read_args *args, status *st) {
     const depth_plan *plan = axis->plan;
     if (args->site >= plan->sites)
@@ -306,7 +354,7 @@ static int check_read(const depth *axis, const depth_read_args *args, status *st
         (args->weights && cpu_holds(args->weights, axis->layout.rows,
                                     plan->heads * (size_t)planned->sources, "depth: weights", st)))
         return FAILED;
-    return DONE;
+    return planned->edit ? check_edit(plan, args->site, axis->layout.rows, st) : DONE;
 }
 
 int cpu_depth_read(depth *axis, const depth_read_args *args, status *st) {

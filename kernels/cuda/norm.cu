@@ -1,8 +1,10 @@
 /* norm.cu - RMSNorm and LayerNorm of rows, and RMSNorm backward.
  *
- * Forward: a block for each row; it reads the row twice, the second time from the cache. Backward:
- * a block for a tile of rows adds their part of the gain's gradient in shared memory, each thread
- * its own columns; the tiles' parts are added in fp64.
+ * Forward: RMSNorm of up to 4096 bytes takes a warp for each row, which it holds in registers;
+ * other rows take a block, which reads them twice, the second time from the cache (8.5 us for 8192
+ * rows of 512 in bf16 on an H200, 4 of which the bytes are). Backward: a block for a tile of rows
+ * adds their part of the gain's gradient in shared memory, each thread its own columns; the tiles'
+ * parts are added in fp64.
  */
 #include "kernels/cuda/device.cuh"
 
@@ -72,6 +74,74 @@ static __global__ void normalize(bool centre, const real *in, const float *gain,
     }
 }
 
+/* RMSNorm, a warp for each row: P packs of 16 bytes a lane. */
+template <typename real, int P>
+static __global__ void __launch_bounds__(256)
+    normalize_rows(const real *in, const float *gain, int rows, int width, float eps, real *out,
+                   float *rms) {
+    enum { N = 16 / sizeof(real) };
+    const int row = (int)(blockIdx.x * 8 + threadIdx.x / 32), lane = (int)threadIdx.x % 32;
+    if (row >= rows)
+        return;
+    in += (size_t)row * width;
+    out += (size_t)row * width;
+    pack<real, N> x[P]; /* as they lie in memory: half the registers in bf16 */
+    float squares = 0.0f;
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const int c = (lane + p * 32) * N;
+        if (c < width)
+            x[p] = *reinterpret_cast<const pack<real, N> *>(in + c);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            squares += c < width ? as_float(x[p].at[i]) * as_float(x[p].at[i]) : 0.0f;
+    }
+    float square = warp_sum(squares) / (float)width;
+    float scale = rsqrtf(square + eps), root = sqrtf(square);
+    if (!(square < 1e37f)) { /* the squares of a row of 1e20 are no floats */
+        double sum = 0.0;
+#pragma unroll
+        for (int p = 0; p < P; p++)
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const double value = (double)as_float(x[p].at[i]);
+                sum += (lane + p * 32) * N < width ? value * value : 0.0;
+            }
+        sum = warp_sum(sum) / width;
+        scale = (float)(1.0 / sqrt(sum + (double)eps));
+        root = (float)sqrt(sum);
+    }
+    if (rms && lane == 0)
+        rms[row] = root;
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+        const int c = (lane + p * 32) * N;
+        if (c >= width)
+            break;
+        float g[N], y[N];
+        load(gain + c, g);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            y[i] = as_float(x[p].at[i]) * scale * g[i];
+        store(y, out + c);
+    }
+}
+
+template <typename real, int P>
+static int launch_rows(backend *device, const norm_args *args, status *st) {
+    normalize_rows<real, P><<<cuda_tiles(args->rows, 8), 256, 0, device->stream>>>(
+        cuda_at(args->in), cuda_at(args->gain), (int)args->rows, (int)args->width, args->eps,
+        cuda_at(args->out), cuda_at(args->rms));
+    return cuda_launched("norm", st);
+}
+
+template <typename real> static int norm_rows(backend *device, const norm_args *args, status *st) {
+    const size_t bytes = args->width * sizeof(real);
+    return bytes <= 1024   ? launch_rows<real, 2>(device, args, st)
+           : bytes <= 2560 ? launch_rows<real, 5>(device, args, st)
+                           : launch_rows<real, 8>(device, args, st);
+}
+
 int cuda_norm(backend *device, const norm_args *args, status *st) {
     const size_t width = args->width;
     if (cuda_holds(args->in, true, args->rows, width, "norm: in", st) ||
@@ -83,6 +153,10 @@ int cuda_norm(backend *device, const norm_args *args, status *st) {
     if (args->rows == 0 || width == 0)
         return DONE;
     const bool is_wide = cuda_wide(device, width);
+    if (is_wide && args->kind == NORM_RMS && !args->bias &&
+        width * (device->bf16 ? sizeof(__nv_bfloat16) : sizeof(float)) <= 4096)
+        return device->bf16 ? norm_rows<__nv_bfloat16>(device, args, st)
+                            : norm_rows<float>(device, args, st);
     CUDA_PACKED(device, is_wide, normalize, (unsigned)args->rows,
                 row_threads(width, cuda_pack(device, is_wide)), 0, args->kind == NORM_LAYER,
                 cuda_at(args->in), cuda_at(args->gain), cuda_at(args->bias), (int)width, args->eps,

@@ -105,12 +105,12 @@ void gpu_compare(const char *what, const float *got, const float *want, size_t c
     char detail[96] = "";
     for (size_t i = 0; i < count; i++) {
         const double x = (double)got[i], y = (double)want[i];
-        if (isnan(x) && isnan(y))
+        size += isfinite(y) ? y * y : 0;
+        if (x == y || (isnan(x) && isnan(y)))
             continue;
         if (isnan(x) != isnan(y) && !*detail)
             snprintf(detail, sizeof detail, "element %zu of %zu: %g, expected %g", i, count, x, y);
         error += (x - y) * (x - y);
-        size += y * y;
     }
     gpu_note(what, sqrt(error / (size > 0 ? size : 1)), gpu.which ? bf16 : fp32, detail);
 }
@@ -226,7 +226,7 @@ static void compare_case(const gpu_case *c, float **in, float **got, float **wan
             continue;
         snprintf(what, sizeof what, "%s: %s", c->name, t->name);
         if (t->role == GPU_IN)
-            gpu_same("inputs as they were", got[i], in[i], t->elements * sizeof(float));
+            gpu_compare("inputs as they were", got[i], in[i], t->elements, 0, 0);
         else if (t->integer)
             gpu_same(what, got[i], want[i], t->elements * sizeof(float));
         else

@@ -63,6 +63,26 @@ static void open_refuses_what_it_cannot_do(void **state) {
     kernels_cpu.close(device);
 }
 
+static void a_part_is_the_memory_of_the_whole(void **state) {
+    (void)state;
+    status st;
+    backend *device = fixture_device(1);
+    buffer *whole, *part;
+    const float text[] = {7, 8, 9};
+    float back[3] = {0};
+    assert_int_equal(kernels_cpu.buffer_create(device, BUFFER_EXACT, 130, &whole, &st), 0);
+    assert_int_equal(kernels_cpu.buffer_part(device, whole, 64, 3, &part, &st), 0);
+    assert_int_equal(kernels_cpu.upload(device, part, 0, text, 3, &st), 0);
+    assert_int_equal(kernels_cpu.upload(device, part, 1, text, 3, &st), FAILED);
+    assert_int_equal(kernels_cpu.download(device, whole, 64, back, 3, &st), 0);
+    assert_memory_equal(back, text, sizeof text);
+    kernels_cpu.buffer_free(device, part);
+    assert_int_equal(kernels_cpu.download(device, whole, 64, back, 3, &st), 0);
+    assert_int_equal(kernels_cpu.buffer_part(device, whole, 128, 3, &part, &st), FAILED);
+    kernels_cpu.buffer_free(device, whole);
+    kernels_cpu.close(device);
+}
+
 static void copies_stay_inside_their_buffer(void **state) {
     (void)state;
     status st;
@@ -147,6 +167,7 @@ int main(void) {
         cmocka_unit_test(sgemm_across_adds),
         cmocka_unit_test(backends_are_found_by_name),
         cmocka_unit_test(open_refuses_what_it_cannot_do),
+        cmocka_unit_test(a_part_is_the_memory_of_the_whole),
         cmocka_unit_test(copies_stay_inside_their_buffer),
         cmocka_unit_test(wrong_shapes_are_refused),
     };

@@ -15,6 +15,12 @@ static const char *const pieces[] = {
     "B7",    "L3.mlp", "null",  "",      "\xff", "\xe6\xa8\xa1",
 };
 
+/* One of each kind of table. */
+static const char *const seeds[] = {"plots/tests/block.tsv", "plots/tests/full.tsv",
+                                    "plots/tests/depth.tsv", "plots/tests/compare.tsv",
+                                    "plots/tests/tokens.tsv"};
+enum { SEEDS = sizeof seeds / sizeof *seeds };
+
 /* splitmix64 */
 static uint64_t state;
 static size_t below(size_t count) {
@@ -56,8 +62,12 @@ static int draw_all(const char *path, const char *folder) {
     for (size_t i = 0; i < figure_count && result == DONE; i++) {
         size_t pages;
         st.text[0] = 0;
-        if (!figure_lacks(&figures[i], from) &&
-            figure_write(&figures[i], from, folder, "svg", &pages, &st) != DONE && !*st.text)
+        const table *const twice[] = {from, from};
+        if (figure_write(&figures[i], from, folder, "svg", &pages, &st) != DONE && !*st.text)
+            result = FAILED;
+        st.text[0] = 0;
+        if (figure_write_all(&figures[i], twice, 2, folder, "svg", &pages, &st) != DONE &&
+            !*st.text)
             result = FAILED;
     }
     table_free(from);
@@ -88,23 +98,21 @@ int main(int argc, char **argv) {
     status st;
     snprintf(folder, sizeof folder, "%s/fuzz_figures", root ? root : "build/tmp");
     snprintf(path, sizeof path, "%s/table.tsv", folder);
-    char *whole = read_whole("plots/tests/block.tsv");
-    if (!whole || folder_make(folder, &st)) {
-        fprintf(stderr, "%s\n", whole ? st.text : "plots/tests/block.tsv cannot be read");
-        free(whole);
-        return 2;
-    }
+    char *whole[SEEDS] = {NULL};
+    size_t read = 0;
+    while (read < SEEDS && (whole[read] = read_whole(seeds[read])))
+        read++;
+    int result = read < SEEDS || folder_make(folder, &st) ? 2 : 0;
+    if (result)
+        fprintf(stderr, "%s\n", read < SEEDS ? seeds[read] : st.text);
     unsigned long tried = 0;
-    time_t end = time(NULL) + seconds;
-    int result = 0;
-    do {
-        if (write_damaged(whole, path) || draw_all(path, folder)) {
+    for (time_t end = time(NULL) + seconds; !result && (tried == 0 || time(NULL) < end); tried++)
+        if (write_damaged(whole[tried % SEEDS], path) || draw_all(path, folder)) {
             fprintf(stderr, "fuzz_figures: input kept in %s (seed %s)\n", path, argv[2]);
             result = 1;
         }
-        tried++;
-    } while (!result && time(NULL) < end);
     printf("fuzz_figures: %lu tables\n", tried);
-    free(whole);
+    for (size_t i = 0; i < SEEDS; i++)
+        free(whole[i]);
     return result;
 }

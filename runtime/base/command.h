@@ -15,6 +15,10 @@ int command_run(int argc, char **argv);
  * Valid until the next command_run. */
 const char *command_line(void);
 
+/* What command_line() would say of these arguments: "fathom" and each, quoted where sh would not take
+ * it as it stands. To be freed; NULL without memory. */
+char *command_text(int argc, char **argv);
+
 /* Prints "fathom: TEXT" to stderr and returns EXIT_WRONG. */
 int command_fail(const status *st);
 

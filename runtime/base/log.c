@@ -27,40 +27,57 @@ static void clear_bar(void) {
     progress.drawn = false;
 }
 
-static void print_line(const char *prefix, const char *format, va_list arguments) {
+static log_watcher *watcher;
+static void *watcher_context;
+
+void log_watch(log_watcher *watch, void *context) {
+    watcher = watch;
+    watcher_context = context;
+}
+
+static void watch_line(log_kind kind, const char *format, va_list arguments) {
+    char text[4096];
+    vsnprintf(text, sizeof text, format, arguments);
+    watcher(watcher_context, kind, text);
+}
+
+static void print_line(log_kind kind, bool shown, const char *format, va_list arguments) {
+    if (!shown && !watcher)
+        return;
     flockfile(stderr);
-    clear_bar();
-    fprintf(stderr, "fathom: %s", prefix);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    if (watcher) {
+        watch_line(kind, format, arguments);
+    } else {
+        clear_bar();
+        fprintf(stderr, "fathom: %s", kind == LOG_WARNING ? "warning: " : "");
+        vfprintf(stderr, format, arguments);
+        fputc('\n', stderr);
+    }
     funlockfile(stderr);
 }
 
-#define PRINT_LINE(prefix, format)                                                                 \
+#define PRINT_LINE(kind, shown, format)                                                            \
     do {                                                                                           \
         va_list arguments;                                                                         \
         va_start(arguments, format);                                                               \
-        print_line(prefix, format, arguments);                                                     \
+        print_line(kind, shown, format, arguments);                                                \
         va_end(arguments);                                                                         \
     } while (0)
 
 void log_error(const char *format, ...) {
-    PRINT_LINE("", format);
+    PRINT_LINE(LOG_ERROR, true, format);
 }
 
 void log_warn(const char *format, ...) {
-    if (!option_quiet)
-        PRINT_LINE("warning: ", format);
+    PRINT_LINE(LOG_WARNING, !option_quiet, format);
 }
 
 void log_note(const char *format, ...) {
-    if (!option_quiet)
-        PRINT_LINE("", format);
+    PRINT_LINE(LOG_NOTE, !option_quiet, format);
 }
 
 void log_detail(const char *format, ...) {
-    if (option_verbose && !option_quiet)
-        PRINT_LINE("", format);
+    PRINT_LINE(LOG_DETAIL, option_verbose && !option_quiet, format);
 }
 
 byte_text bytes_text(uint64_t bytes) {

@@ -52,7 +52,7 @@ run_case() {
     [ -n "$name" ] || return
     if [ -n "$skip" ]; then
         skipped=$((skipped + 1))
-        echo "skipped $file: $name"
+        echo "skipped $file: $name (without: $skip)"
         return
     fi
     bad=''
@@ -90,7 +90,7 @@ while IFS= read -r row || [ -n "$row" ]; do
 "
         ;;
     'exit '*) status=${row#exit } ;;
-    'skip unless '*) sh -c "${row#skip unless }" > /dev/null 2>&1 || skip=1 ;;
+    'skip unless '*) sh -c "${row#skip unless }" > /dev/null 2>&1 || skip=${row#skip unless } ;;
     *) printf '%s\n' "$row" >> "$base/expected" ;;
     esac
 done < "$file"

@@ -31,6 +31,11 @@ static const char *const texts[] = {
     "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, \"use_sliding_window\": true, "
     "\"sliding_window\": 16, \"max_window_layers\": 3, "
     "\"layer_types\": [\"full_attention\", \"full_attention\", \"full_attention\"]}",
+    "{\"model_type\": \"fathom_pruned\", \"removal\": \"zero_output\", \"kept\": [\"L0.mlp\", "
+    "\"L1.attn\", \"L2.attn\", \"L2.mlp\"], \"parent_config\": {\"model_type\": \"llama_attnres\", "
+    "\"vocab_size\": 61, \"hidden_size\": 48, \"num_hidden_layers\": 3, "
+    "\"num_attention_heads\": 4, \"intermediate_size\": 80, \"max_position_embeddings\": 64, "
+    "\"attnres_mode\": \"block\", \"attnres_num_blocks\": 2}}",
 };
 
 static const char *const words[] = {
@@ -63,6 +68,9 @@ static const char *const words[] = {
     "\"yarn\"",
     "\"qwen3\"",
     "\"delta_block\"",
+    "\"L1.attn\"",
+    "\"drop_source\"",
+    "\"fathom_pruned\"",
     "\"llama_attnres\"",
     "\"learnable_alpha\"",
     "\"sigmoid_vector\"",

@@ -14,7 +14,7 @@ find runtime kernels datasets probes analyze plots -name '*.[ch]' -o -name '*.cu
         below["probes"] = " base kernels datasets runtime probes "
         below["analyze"] = " base kernels datasets runtime probes analyze "
         below["plots"] = " base plots "
-        split("cmd_routing cmd_depth cmd_compare cmd_plot", names, " ")
+        split("cmd_routing cmd_depth cmd_compare cmd_plot cmd_report", names, " ")
         for (i in names)
             model_free[names[i]] = 1
     }
