@@ -305,7 +305,7 @@ static int time_axis(bench *b, const size_t shape[3], status *st) {
         const char *name;
         double seconds, rows;
     } made[] = {{"axis forward", forward, reads + (double)sites},
-                {"axis backward", both - forward, reads + 2 * (double)sites}};
+                {"axis both ways", both, 2 * reads + 3 * (double)sites}};
     for (size_t i = 0; i < COUNT(made); i++) {
         operation_row *to = add_row(b, made[i].name, made[i].seconds, row * made[i].rows, 0);
         snprintf(to->shape, sizeof to->shape, "%zu sites, T %zu, d %zu, H %zu", sites, rows,

@@ -406,32 +406,24 @@ bool choose(const depth *axis, int W, pull_kernel *out, status *st) {
         "depth: pull", st);
 }
 
-#ifndef PULL_BATCH
-#define PULL_BATCH 2
-#define PULL_STAGES 2
-#define PULL_BLOCKS 2
-#define PULL_FEW_STAGES 4
-#define PULL_FAR_ROWS 2
-#endif
-
-template <int STAGES, int BLOCKS>
+/* FAR: stages of a reader's pieces where a row is several warps' work. */
+template <int STAGES, int FAR, int BLOCKS>
 bool choose_lanes(const depth *axis, size_t pieces, pull_kernel *out, status *st) {
-    constexpr int B = PULL_BATCH, F = PULL_FAR_ROWS;
     if (pieces <= 2)
-        return choose<1, 2, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<1, 2, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 4)
-        return choose<1, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<1, 4, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 8)
-        return choose<2, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<2, 4, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 16)
-        return choose<4, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<4, 4, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 20)
-        return choose<4, 5, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<4, 5, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 32)
-        return choose<8, 4, 1, false, B, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<8, 4, 1, false, 2, STAGES, 256, BLOCKS>(axis, 1, out, st);
     if (pieces <= 64)
-        return choose<16, 4, F, false, 1, STAGES, 256, BLOCKS>(axis, 1, out, st);
-    return choose<32, 4, F, false, 1, STAGES, 256, BLOCKS>(axis, 1, out, st);
+        return choose<16, 4, 1, false, 1, FAR, 256, BLOCKS>(axis, 1, out, st);
+    return choose<32, 4, 1, false, 1, FAR, 256, BLOCKS>(axis, 1, out, st);
 }
 
 } // namespace
@@ -448,7 +440,7 @@ int depth_pull_choose(const depth *axis, bool few, pull_kernel *out, status *st)
         done =
             choose<32, 2, 4, true, 1, 3, 448, 1>(axis, (int)((pieces + wide - 1) / wide), out, st);
     else
-        done = few ? choose_lanes<PULL_FEW_STAGES, 1>(axis, pieces, out, st)
-                   : choose_lanes<PULL_STAGES, PULL_BLOCKS>(axis, pieces, out, st);
+        done = few ? choose_lanes<4, 6, 1>(axis, pieces, out, st)
+                   : choose_lanes<2, 4, 2>(axis, pieces, out, st);
     return done ? DONE : FAILED;
 }

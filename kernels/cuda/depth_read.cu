@@ -17,22 +17,6 @@
 
 #include <math.h>
 
-/* Variants for the lab. */
-#ifndef DEPTH_BATCH
-#define DEPTH_BATCH 2
-#define DEPTH_STAGES 2
-#define DEPTH_BLOCKS 4 /* to a multiprocessor */
-#define DEPTH_WARPS 4
-#define DEPTH_PIECES 4
-#define DEPTH_FIVE_BATCH 2
-#define DEPTH_FIVE_STAGES 2
-#define DEPTH_FIVE_BLOCKS 4
-#define DEPTH_WIDE_BATCH 3
-#define DEPTH_WIDE_STAGES 2
-#define DEPTH_WIDE_PIECES 4
-#define DEPTH_ORDER 1
-#endif
-
 namespace {
 
 /* A source as the kernel uses it. */
@@ -64,7 +48,7 @@ __device__ __forceinline__ void piece_of(const unsigned char *slot, int c, int l
 
 /* Where a warp (or, wide, a block) is in its list of tasks. */
 struct place {
-    unsigned unit, row;
+    size_t unit, row;
     int head;
     bool live; /* the last unit may have fewer tasks than lanes for them */
 };
@@ -79,7 +63,6 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     int lane, own, group, warp, warps, pieces;
     unsigned parity = 0;
     int held = -1; /* the head whose folded query is in u */
-    int to[C];
     float u[C][8], mix[C][8], most, total;
 
     __device__ __forceinline__ site_reader(const site_read &args) : a(args) {}
@@ -89,57 +72,34 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     }
 
     __device__ __forceinline__ void locate(place &at) const {
-        const unsigned heads = (unsigned)a.heads, all = (unsigned)a.rows * heads;
-        unsigned task = WIDE ? at.unit : at.unit * tasks + (unsigned)group;
+        const size_t all = a.rows * (size_t)a.heads;
+        size_t task = WIDE ? at.unit : at.unit * tasks + (size_t)group;
         at.live = task < all;
         task = at.live ? task : all - 1;
-        at.row = task / heads;
-        at.head = (int)(task - at.row * heads);
+        at.row = task / (size_t)a.heads;
+        at.head = (int)(task - at.row * (size_t)a.heads);
     }
 
-    /* Where a lane's copies go: the pieces of a warp's tasks lie side by side in a row, and 32
-     * neighbours are copied at once, whoever needs them. */
-    __device__ __forceinline__ void plan_copies() {
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            const int unit = c * 32 + lane, at = unit % pieces;
-            to[c] = WIDE ? piece(c) < pieces ? c : -1
-                    : unit < tasks * pieces
-                        ? at / P * planes<real>(1) * 512 + (unit / pieces * P + at % P) * 16
-                        : -1;
-        }
-    }
-
-    __device__ __forceinline__ void copy_piece(unsigned char *to_piece, const real *from) const {
-        copy_ahead16(to_piece, from);
-        if constexpr (sizeof(real) == 4)
-            copy_ahead16(to_piece + 512, from + 4);
-    }
-
-    /* Sources first .. first + BATCH - 1 of a unit, as far as there are, to a stage. */
+    /* Sources first .. first + BATCH - 1 of a task, as far as there are, to a stage. */
     __device__ __forceinline__ void copy_stage(const place &at, int first, int stage) const {
-        const size_t start = (size_t)(WIDE ? at.unit : at.unit * tasks) * (size_t)a.slice;
-        const size_t left = a.rows * (size_t)a.width - start;
-        const int most = left < (size_t)(1 << 30) ? (int)left : 1 << 30;
 #pragma unroll
         for (int j = 0; j < BATCH; j++) {
             if (first + j >= a.sources)
                 break;
             const source_row from = table[first + j];
             unsigned char *slot = ring + (stage * BATCH + j) * slot_bytes<real>(C);
-            const real *values = static_cast<const real *>(from.row);
-            if (from.stride)
-                values += start;
+            const real *row = static_cast<const real *>(from.row) + at.row * from.stride +
+                              (size_t)at.head * (size_t)a.slice;
 #pragma unroll
-            for (int c = 0; c < C; c++) {
-                int element = (WIDE ? piece(c) : c * 32 + lane) * 8;
-                if (to[c] < 0 || element >= most)
-                    continue;
-                if (!from.stride) /* the same row for every token */
-                    element = (int)((start + (size_t)element) % (size_t)a.width);
-                copy_piece(slot + (WIDE ? c * planes<real>(1) * 512 + lane * 16 : to[c]),
-                           values + element);
-            }
+            for (int c = 0; c < C; c++)
+                if (piece(c) < pieces) {
+                    if constexpr (sizeof(real) == 2) {
+                        copy_ahead16(slot + c * 512 + lane * 16, row + piece(c) * 8);
+                    } else {
+                        copy_ahead16(slot + 2 * c * 512 + lane * 16, row + piece(c) * 8);
+                        copy_ahead16(slot + (2 * c + 1) * 512 + lane * 16, row + piece(c) * 8 + 4);
+                    }
+                }
             copy_ahead4(slot + planes<real>(C) * 512 + lane * 4,
                         from.inverse_rms + at.row * from.step);
         }
@@ -275,8 +235,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         if (logits) {
             __syncwarp();
             const float *mine = logits + group * (a.sources | 1);
-            float *out = a.weights +
-                         ((size_t)at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
+            float *out =
+                a.weights + (at.row * (size_t)a.heads + (size_t)at.head) * (size_t)a.sources;
             if (at.live && (!WIDE || warp == 0))
                 for (int s = own; s < a.sources; s += P)
                     out[s] = __expf(mine[s] - most) * scale;
@@ -285,7 +245,7 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
         if (!at.live)
             return;
         if (a.lse && own == 0 && (!WIDE || warp == 0))
-            a.lse[(size_t)at.row * (size_t)a.heads + (size_t)at.head] = most + logf(total);
+            a.lse[at.row * (size_t)a.heads + (size_t)at.head] = most + logf(total);
         if (!a.end.in)
             return;
 #pragma unroll
@@ -302,13 +262,12 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     }
 
     /* Units first, first + stride, ... below `units`. */
-    __device__ __forceinline__ void run(unsigned first, unsigned units, unsigned stride) {
+    __device__ __forceinline__ void run(size_t first, size_t units, size_t stride) {
         place copied, at;
         int copied_source = 0, stage = 0;
         copied.unit = first;
         if (first >= units)
             return;
-        plan_copies();
         locate(copied);
         const auto copy_next = [&](int to) {
             if (copied.unit < units) {
@@ -328,10 +287,8 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
             locate(at);
             start_task(at);
             for (int s = 0; s < a.sources; s += BATCH) {
-                __syncwarp(); /* all lanes have read the stage that is filled now */
                 copy_next(stage == 0 ? STAGES - 1 : stage - 1);
                 wait_but<STAGES - 1>();
-                __syncwarp(); /* what the other lanes have copied is there */
                 if (a.sources - s >= BATCH)
                     take_stage<true>(at, s, BATCH, stage);
                 else
@@ -343,13 +300,10 @@ template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES> struct 
     }
 };
 
-enum { MOST_THREADS = 512 };
+enum { MOST_THREADS = 512, WARPS = 4 }; /* a block's, wide and not */
 
 template <typename real, int P, int C, bool WIDE, int BATCH, int STAGES>
-__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS, WIDE ? 1
-                                                                          : C == 5
-                                                                              ? DEPTH_FIVE_BLOCKS
-                                                                              : DEPTH_BLOCKS)
+__global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * WARPS)
     read_site(const __grid_constant__ site_read args) {
     typedef site_reader<real, P, C, WIDE, BATCH, STAGES> reader;
     extern __shared__ __align__(16) unsigned char shared[];
@@ -384,22 +338,18 @@ __global__ void __launch_bounds__(WIDE ? MOST_THREADS : 32 * DEPTH_WARPS, WIDE ?
             *reinterpret_cast<uint4 *>(r.ring + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
     wait_for_earlier();
-    const unsigned all = (unsigned)args.rows * (unsigned)args.heads;
-    const unsigned units = WIDE ? all : (all + reader::tasks - 1) / reader::tasks;
-#if DEPTH_ORDER == 0
-    if (WIDE)
-        r.run(blockIdx.x, units, gridDim.x);
-    else
-        r.run((unsigned)r.warp * gridDim.x + blockIdx.x, units, gridDim.x * (unsigned)r.warps);
-#else
-    /* Neighbouring rows to a block: few pages of each source. */
-    const unsigned first = (unsigned)((unsigned long long)units * blockIdx.x / gridDim.x);
-    const unsigned end = (unsigned)((unsigned long long)units * (blockIdx.x + 1) / gridDim.x);
+    const size_t all = args.rows * (size_t)args.heads;
+    const size_t units = WIDE ? all : (all + reader::tasks - 1) / reader::tasks;
+    if (!WIDE && P > 4) { /* rows in turn to all blocks */
+        r.run((size_t)r.warp * gridDim.x + blockIdx.x, units, (size_t)gridDim.x * (size_t)r.warps);
+        return;
+    }
+    /* Neighbouring rows to a block. */
+    const size_t first = units * blockIdx.x / gridDim.x, end = units * (blockIdx.x + 1) / gridDim.x;
     if (WIDE)
         r.run(first, end, 1);
     else
-        r.run(first + (unsigned)r.warp, end, (unsigned)r.warps);
-#endif
+        r.run(first + (size_t)r.warp, end, (size_t)r.warps);
 }
 
 struct choice {
@@ -419,46 +369,32 @@ choice choice_of(int warps) {
                   WIDE};
 }
 
-template <typename real, int C> bool choose_lanes(size_t pieces, choice *out) {
-    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
-    if (pieces <= C)
-        *out = choice_of<real, 1, C, false, batch, stages>(warps);
-    else if (pieces <= 2 * C)
-        *out = choice_of<real, 2, C, false, batch, stages>(warps);
-    else if (pieces <= 4 * C)
-        *out = choice_of<real, 4, C, false, batch, stages>(warps);
-    else if (pieces <= 8 * C)
-        *out = choice_of<real, 8, C, false, batch, stages>(warps);
-    else if (pieces <= 16 * C)
-        *out = choice_of<real, 16, C, false, batch, stages>(warps);
-    else if (pieces <= 32 * C)
-        *out = choice_of<real, 32, C, false, batch, stages>(warps);
+/* P and C from the pieces of a slice: up to four pieces a lane (five where that is all of them).
+ * The depth of the ring is what was fastest on an H200; see the README. */
+template <typename real> bool choose(size_t pieces, choice *out) {
+    const int warps = (int)((pieces + 127) / 128);
+    if (pieces == 1)
+        *out = choice_of<real, 1, 1, false, 2, 4>(WARPS);
+    else if (pieces == 2)
+        *out = choice_of<real, 1, 2, false, 2, 4>(WARPS);
+    else if (pieces <= 4)
+        *out = choice_of<real, 1, 4, false, 2, 4>(WARPS);
+    else if (pieces <= 8)
+        *out = choice_of<real, 2, 4, false, 2, 4>(WARPS);
+    else if (pieces <= 16)
+        *out = choice_of<real, 4, 4, false, 2, 4>(WARPS);
+    else if (pieces <= 20)
+        *out = choice_of<real, 4, 5, false, 2, 4>(WARPS);
+    else if (pieces <= 32)
+        *out = choice_of<real, 8, 4, false, 4, 2>(WARPS);
+    else if (pieces <= 64)
+        *out = choice_of<real, 16, 4, false, 4, 2>(WARPS);
+    else if (pieces <= 128)
+        *out = choice_of<real, 32, 4, false, 4, 2>(WARPS);
+    else if (warps <= MOST_THREADS / 32)
+        *out = choice_of<real, 32, 4, true, 3, 2>(warps);
     else
         return false;
-    return true;
-}
-
-/* Few warps leave room in shared memory for larger batches, which are exchanged less often. */
-template <typename real> choice wide_choice(int warps) {
-    constexpr int C = DEPTH_WIDE_PIECES, stages = DEPTH_WIDE_STAGES;
-    return warps <= 4 ? choice_of<real, 32, C, true, 4, stages>(warps)
-                      : choice_of<real, 32, C, true, DEPTH_WIDE_BATCH, stages>(warps);
-}
-
-/* P and C from the pieces of a slice. */
-template <typename real> bool choose(size_t pieces, choice *out) {
-    constexpr int batch = DEPTH_BATCH, stages = DEPTH_STAGES, warps = DEPTH_WARPS;
-    if (pieces == 1)
-        *out = choice_of<real, 1, 1, false, batch, stages>(warps);
-    else if (pieces == 2)
-        *out = choice_of<real, 1, 2, false, batch, stages>(warps);
-    else if (pieces > 16 && pieces <= 20)
-        *out = choice_of<real, 4, 5, false, DEPTH_FIVE_BATCH, DEPTH_FIVE_STAGES>(warps);
-    else if (pieces > 32 * DEPTH_PIECES && pieces <= 32 * DEPTH_WIDE_PIECES * (MOST_THREADS / 32))
-        *out = wide_choice<real>(
-            (int)((pieces + 32 * DEPTH_WIDE_PIECES - 1) / (32 * DEPTH_WIDE_PIECES)));
-    else
-        return choose_lanes<real, DEPTH_PIECES>(pieces, out);
     return true;
 }
 
@@ -605,7 +541,7 @@ int cuda_depth_read(depth *axis, const depth_read_args *args, status *st) {
     }
     const depth_edit *edit = planned->edit;
     const bool scaled = edit && edit->kind == EDIT_QUERY_SCALE;
-    const bool general = !site->kernel || (edit && !scaled) || rows * plan->heads > INT32_MAX;
+    const bool general = !site->kernel || (edit && !scaled);
     const bool vector = depth_gated_by_vector(planned);
     const size_t cells = rows * plan->heads * (size_t)planned->sources;
     const size_t weight_bytes =

@@ -12,7 +12,7 @@
 
 namespace {
 
-enum { WARPS = 8, MOST_TILE = 32, TILE_SHARED = 40 << 10, HEAD_FIELDS = 7 };
+enum { WARPS = 8, MOST_TILE = 8, TOGETHER = 4, TILE_SHARED = 40 << 10, HEAD_FIELDS = 7 };
 
 size_t aligned(size_t bytes) {
     return (bytes + 255) & ~(size_t)255;
@@ -82,23 +82,38 @@ __global__ void __launch_bounds__(32 * WARPS)
             square = fmaf(x[j], x[j], square);
     }
     square = sum_lanes(square);
-    for (int s = 0; s < a.sources; s++) {
-        const value_view view = a.view[a.source[s]];
-        const real *v = static_cast<const real *>(view.row) + row * view.stride + from;
-        float sum = 0.0f;
+    for (int first = 0; first < a.sources; first += TOGETHER) {
+        const real *v[TOGETHER];
+        float sum[TOGETHER] = {};
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            const int s = first + k < a.sources ? first + k : first;
+            const value_view view = a.view[a.source[s]];
+            v[k] = static_cast<const real *>(view.row) + row * view.stride + from;
+        }
         for (int i = lane * N; i < a.slice; i += 32 * N) {
-            float x[N], y[N];
-            load<N>(v + i, x);
+            float x[TOGETHER][N], y[N];
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++)
+                load<N>(v[k] + i, x[k]);
             load<N>(m + i, y);
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                sum = fmaf(x[j], y[j], sum);
+            for (int k = 0; k < TOGETHER; k++)
+#pragma unroll
+                for (int j = 0; j < N; j++)
+                    sum[k] = fmaf(x[k][j], y[j], sum[k]);
         }
-        sum = sum_lanes(sum);
-        if (lane == s % 32) {
-            const size_t cell = task * (size_t)a.sources + (size_t)s;
-            share[cell] = a.weights[cell] * sum / square;
-        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1)
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++)
+                sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], o);
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++)
+            if (lane == k && first + k < a.sources) {
+                const size_t cell = task * (size_t)a.sources + (size_t)(first + k);
+                share[cell] = a.weights[cell] * sum[k] / square;
+            }
     }
 }
 
@@ -297,6 +312,7 @@ __global__ void add_tiles(const double *partial, const int *start, int tile, int
     const int rows = start[b + 1] - start[b];
     const int count = rows > 0 ? (rows + tile - 1) / tile : 1;
     double sum = 0.0;
+#pragma unroll 8
     for (int t = 0; t < count; t++)
         sum += partial[((size_t)b * (size_t)tiles + (size_t)t) * (size_t)length + (size_t)i];
     to[(size_t)b * to_stride + (size_t)i * to_step] = sum;

@@ -153,7 +153,8 @@ static std::unique_ptr<plan_data> mixed(lab &l, size_t width, size_t heads,
 struct reference {
     std::vector<doubles> value, in, weights, sums; /* sums [sequences, total] */
     std::vector<doubles> d_value, query, gain, null_source, gate, gate_bias;
-    std::vector<doubles> value_size, query_size; /* of the terms that d_value, query add up */
+    /* Of the terms that these add up. */
+    std::vector<doubles> value_size, query_size, null_size, gate_size, bias_size;
 };
 
 static bool gated(const depth_site &s) {
@@ -448,15 +449,19 @@ static void site_back(const plan_data &p, reference &ref, size_t s) {
             for (size_t c = 0; c < width; c++) {
                 const double g = d_gate[c] * t.gate[c] * (1 - t.gate[c]);
                 ref.gate_bias[s][c] += g;
+                ref.bias_size[s][c] += fabs(g);
                 for (size_t k = 0; k < width; k++) {
                     ref.gate[s][c * width + k] += g * base[k];
+                    ref.gate_size[s][c * width + k] += fabs(g * base[k]);
                     d_base[k] += g * (double)p.data[s].gate[c * width + k];
                 }
             }
         } else if (gated(site)) {
             double sum = 0;
-            for (size_t c = 0; c < width; c++)
+            for (size_t c = 0; c < width; c++) {
                 sum += d_gate[c];
+                ref.gate_size[s][0] += fabs(d_gate[c]);
+            }
             ref.gate[s][0] +=
                 sum * (site.gate == GATE_SIGMOID_SCALAR ? t.gate[0] * (1 - t.gate[0]) : 1);
         }
@@ -528,9 +533,11 @@ static reference reference_of(const lab &l, const plan_data &p, bool sums, bool 
     ref.query_size.assign(p.site.size(), doubles(p.width));
     for (std::vector<doubles> *all : {&ref.query, &ref.gain, &ref.null_source, &ref.gate_bias})
         all->assign(p.site.size(), doubles(p.width));
+    ref.null_size = ref.bias_size = ref.query_size;
     ref.gate.resize(p.site.size());
     for (size_t s = 0; s < p.site.size(); s++)
         ref.gate[s].assign(std::max<size_t>(1, p.data[s].gate.size()), 0);
+    ref.gate_size = ref.gate;
 #pragma omp parallel for schedule(dynamic)
     for (long run = 0; run < 1; run++)
         for (size_t s = 0; s < p.site.size(); s++)
@@ -546,6 +553,7 @@ static reference reference_of(const lab &l, const plan_data &p, bool sums, bool 
                 ref.value_size[(size_t)value.b][i] += ref.value_size[v][i];
             } else if (value.kind == VALUE_NULL) {
                 ref.null_source[(size_t)value.a][i % p.width] += ref.d_value[v][i];
+                ref.null_size[(size_t)value.a][i % p.width] += ref.value_size[v][i];
             }
     }
     return ref;
