@@ -42,12 +42,19 @@ typedef struct pruning {
 
 /* ---- options ---- */
 
+static bool has_text(const token_options *o) {
+    return o->text || o->tokens;
+}
+
 static int check_options(const settings *s, status *st) {
     if (s->remove.count && (s->strategies_given || s->budget_given))
         return status_fail(st, "--remove: one set is judged, without a search: leave out "
                                "--strategies and --budget");
     if (s->evaluation.text && s->evaluation.tokens)
         return status_fail(st, "both --eval-text and --eval-tokens: give one of them");
+    if (s->evaluation.sequences && !has_text(&s->evaluation))
+        return status_fail(st,
+                           "--eval-sequences: of which text? Give --eval-text or --eval-tokens");
     return s->export_to ? export_folder_check(s->export_to, st) : DONE;
 }
 
@@ -87,10 +94,6 @@ static int read_names(pruning *p, status *st) {
 }
 
 /* ---- texts ---- */
-
-static bool has_text(const token_options *o) {
-    return o->text || o->tokens;
-}
 
 static int read_texts(pruning *p, status *st) {
     settings *s = p->s;
