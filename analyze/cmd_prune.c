@@ -311,6 +311,8 @@ static int run(pruning *p, status *st) {
         return FAILED;
     p->config = &config;
     const bool only_export = s->export_to && s->remove.count && !has_text(&s->run.tokens);
+    if (only_export && s->output)
+        return status_fail(st, "-o %s: without --text or --tokens there is no table", s->output);
     if (check_options(s, st) || experiment_results_path(s->output, s->resume, &p->results, st) ||
         read_names(p, st) ||
         (!only_export && (read_texts(p, st) || divide_texts(p, st) || warn_few(p, st))))

@@ -1,7 +1,7 @@
 #include "analyze/experiment_results.h"
 
-#include "runtime/base/output.h"
 #include "runtime/base/log.h"
+#include "runtime/base/output.h"
 
 #include <errno.h>
 #include <math.h>
