@@ -62,7 +62,7 @@ typedef struct variant_scores {
 
 /* FILE.results beside a command's -o FILE, freed by the caller; NULL where it writes to stdout, in
  * which case `resume` fails. */
-int experiment_results_path(const char *output, bool resume, char **path, status *st) MUST_USE;
+int experiment_results_path(const char *target, bool resume, char **path, status *st) MUST_USE;
 
 /* Opens two sessions and the results file. The options' strings must outlive it. */
 int experiment_open(const experiment_options *options, experiment **out, status *st) MUST_USE;

@@ -142,8 +142,8 @@ static int flushed(results *r, status *st) {
                        r->path, strerror(errno));
 }
 
-int experiment_results_path(const char *output, bool resume, char **path, status *st) {
-    if (output_beside(output, ".results", path, st))
+int experiment_results_path(const char *target, bool resume, char **path, status *st) {
+    if (output_beside(target, ".results", path, st))
         return FAILED;
     if (resume && !*path)
         return status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results");
