@@ -42,12 +42,19 @@ typedef struct pruning {
 
 /* ---- options ---- */
 
+static bool has_text(const token_options *o) {
+    return o->text || o->tokens;
+}
+
 static int check_options(const settings *s, status *st) {
     if (s->remove.count && (s->strategies_given || s->budget_given))
         return status_fail(st, "--remove: one set is judged, without a search: leave out "
                                "--strategies and --budget");
     if (s->evaluation.text && s->evaluation.tokens)
         return status_fail(st, "both --eval-text and --eval-tokens: give one of them");
+    if (s->evaluation.sequences && !has_text(&s->evaluation))
+        return status_fail(st,
+                           "--eval-sequences: of which text? Give --eval-text or --eval-tokens");
     return s->export_to ? export_folder_check(s->export_to, st) : DONE;
 }
 
@@ -87,10 +94,6 @@ static int read_names(pruning *p, status *st) {
 }
 
 /* ---- texts ---- */
-
-static bool has_text(const token_options *o) {
-    return o->text || o->tokens;
-}
 
 static int read_texts(pruning *p, status *st) {
     settings *s = p->s;
@@ -308,6 +311,8 @@ static int run(pruning *p, status *st) {
         return FAILED;
     p->config = &config;
     const bool only_export = s->export_to && s->remove.count && !has_text(&s->run.tokens);
+    if (only_export && s->output)
+        return status_fail(st, "-o %s: without --text or --tokens there is no table", s->output);
     if (check_options(s, st) || experiment_results_path(s->output, s->resume, &p->results, st) ||
         read_names(p, st) ||
         (!only_export && (read_texts(p, st) || divide_texts(p, st) || warn_few(p, st))))

@@ -60,9 +60,9 @@ typedef struct variant_scores {
         .help = "continue an interrupted run of the same command from FILE.results"                \
     }
 
-/* FILE.results beside a command's -o FILE, freed by the caller; NULL where it writes to stdout, in
- * which case `resume` fails. */
-int experiment_results_path(const char *output, bool resume, char **path, status *st) MUST_USE;
+/* FILE.results beside a command's -o FILE, freed by the caller; NULL where it writes to stdout, a
+ * device or a pipe, in which case `resume` fails. A folder is refused (output_beside). */
+int experiment_results_path(const char *target, bool resume, char **path, status *st) MUST_USE;
 
 /* Opens two sessions and the results file. The options' strings must outlive it. */
 int experiment_open(const experiment_options *options, experiment **out, status *st) MUST_USE;

@@ -1,6 +1,7 @@
 #include "analyze/experiment_results.h"
 
 #include "runtime/base/log.h"
+#include "runtime/base/output.h"
 
 #include <errno.h>
 #include <math.h>
@@ -141,15 +142,11 @@ static int flushed(results *r, status *st) {
                        r->path, strerror(errno));
 }
 
-int experiment_results_path(const char *output, bool resume, char **path, status *st) {
-    *path = NULL;
-    if (!output || strcmp(output, "-") == 0)
-        return resume ? status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results")
-                      : DONE;
-    const size_t room = strlen(output) + sizeof ".results";
-    if (!(*path = mem_array(room, 1, "a path", st)))
+int experiment_results_path(const char *target, bool resume, char **path, status *st) {
+    if (output_beside(target, ".results", path, st))
         return FAILED;
-    snprintf(*path, room, "%s.results", output);
+    if (resume && !*path)
+        return status_fail(st, "--resume: needs -o FILE: results are kept in FILE.results");
     return DONE;
 }
 

@@ -76,12 +76,15 @@ bool edit_takes_sources(edit_kind kind) {
     return kind == EDIT_MASK || kind == EDIT_MASK_RAW || kind == EDIT_MEAN_VALUE;
 }
 
+static const double SCALE_MAX = 1e30; /* times any sensible logit this is finite in float32 */
+
 static int parse_scale(const char *value, edit_choice *edit, status *st) {
     char *end;
     errno = 0;
     const double scale = strtod(value, &end);
-    if (end == value || *end || errno || !isfinite(scale))
-        return status_fail(st, "--edit %s: expected a number, as in query_scale=0.5", edit->text);
+    if (end == value || *end || errno || !(fabs(scale) <= SCALE_MAX))
+        return status_fail(st, "--edit %s: expected a number from -%g to %g, as in query_scale=0.5",
+                           edit->text, SCALE_MAX, SCALE_MAX);
     edit->scale = (float)scale;
     return DONE;
 }

@@ -53,6 +53,20 @@ rank_agreement rank_agreement_of(const double *x, const double *y, size_t count,
     return (rank_agreement){correlation(scratch, scratch + count, count), tau_b(x, y, count)};
 }
 
+/* draws [draws, 2] become z; `step` [2] is the distance of 1 from the next smaller value. */
+static void to_fisher_z(size_t draws, const double *step, double *both) {
+    for (size_t i = 0; i < 2 * draws; i++) {
+        const double most = 1 - step[i % 2] / 2;
+        if (!isnan(both[i])) /* fmin and fmax would lose it */
+            both[i] = atanh(fmax(-most, fmin(most, both[i])));
+    }
+}
+
+static interval of_fisher_z(double value, interval z) {
+    const double low = tanh(z.low), high = tanh(z.high);
+    return (interval){value, low > value ? value : low, high < value ? value : high};
+}
+
 int rank_agreement_intervals(const bootstrap *b, const double *x, const double *y, size_t count,
                              interval *spearman, interval *kendall, status *st) {
     const size_t draws = bootstrap_draws(b);
@@ -67,9 +81,11 @@ int rank_agreement_intervals(const bootstrap *b, const double *x, const double *
             both[2 * r] = one.spearman;
             both[2 * r + 1] = one.kendall;
         }
+        const double n = (double)count, value[2] = {both[0], both[1]};
+        to_fisher_z(draws, (double[2]){12 / (n * n * n - n), 4 / (n * n - n)}, both);
         bootstrap_intervals(b, both, 2, found);
-        *spearman = found[0];
-        *kendall = found[1];
+        *spearman = of_fisher_z(value[0], found[0]);
+        *kendall = of_fisher_z(value[1], found[1]);
         rc = DONE;
     }
     free(both);

@@ -20,7 +20,9 @@ typedef struct rank_agreement {
 rank_agreement rank_agreement_of(const double *x, const double *y, size_t count, double *scratch);
 
 /* With intervals: x, y [bootstrap_draws, count], both sides of each draw recomputed. They cover the
- * choice of text, not of the items ranked. */
+ * choice of text, not of the items ranked. Had in Fisher's z = atanh(r), so that they stay within
+ * -1 .. 1; full agreement, whose z is infinite, counts as half way to the next value that `count`
+ * items without ties can have, and an interval always reaches the value. */
 int rank_agreement_intervals(const bootstrap *b, const double *x, const double *y, size_t count,
                              interval *spearman, interval *kendall, status *st) MUST_USE;
 

@@ -1,5 +1,6 @@
 #include "kernels/depth_edit.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -82,16 +83,23 @@ void depth_edit_weights(const depth_edit *edit, size_t heads, size_t sources, co
             edit_head(edit, h, sources, given, weight + h * sources, spare);
 }
 
+/* A weight too small for a float counts as the smallest one; NaN stays NaN. */
+static double scaled_log(float weight, float scale) {
+    return (double)scale * log(weight == 0.0f ? (double)FLT_TRUE_MIN : (double)weight);
+}
+
 void depth_edit_scaled(const depth_edit *edit, size_t heads, size_t sources, float *weight) {
     for (size_t h = 0; h < heads; h++) {
         float *w = weight + h * sources;
-        double sum = 0.0;
+        double sum = 0.0, largest = -INFINITY;
         if (!depth_edit_of_head(edit, h) || edit->scale == 1.0f)
             continue;
         for (size_t s = 0; s < sources; s++)
-            sum += pow((double)w[s], (double)edit->scale);
+            largest = fmax(largest, scaled_log(w[s], edit->scale));
         for (size_t s = 0; s < sources; s++)
-            w[s] = (float)(pow((double)w[s], (double)edit->scale) / sum);
+            sum += exp(scaled_log(w[s], edit->scale) - largest);
+        for (size_t s = 0; s < sources; s++)
+            w[s] = (float)(exp(scaled_log(w[s], edit->scale) - largest) / sum);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "runtime/base/interrupt.h"
 #include "runtime/base/log.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,7 +21,8 @@ static int check_options(const report_options *o, status *st) {
         return status_fail(st, "-: every model reads the input again; give a file, not standard "
                                "input");
     const char *input = o->text ? o->text : o->tokens;
-    return access(input, R_OK) ? status_fail(st, "%s: cannot be read", input) : DONE;
+    return access(input, R_OK) ? status_fail(st, "%s: cannot be read: %s", input, strerror(errno))
+                               : DONE;
 }
 
 /* ---- Steps ---- */

@@ -269,6 +269,16 @@ static log_marks choose_marks(double decades, double room, double size) {
     return (log_marks){{1, 0, 0}, fmax(1, ceil(1 / widest)), 1};
 }
 
+/* The distance of evenly spaced numbers of which the two largest, the closest on a logarithmic axis
+ * for `labels` labels, do not touch: `step` or it doubled. */
+static double even_marks(double step, double bottom, double top, double labels) {
+    for (;; step *= 2) {
+        double last = floor(top / step + 1e-9) * step;
+        if (last - step < bottom || labels * log(last / (last - step)) >= log(top / bottom))
+            return step;
+    }
+}
+
 /* A logarithmic axis in `room` pixels: marks are evenly spaced numbers where the range is narrow,
  * else those of choose_marks. */
 static void put_log_axis(FILE *script, const char *axis, double low, double high, double room,
@@ -288,8 +298,9 @@ static void put_log_axis(FILE *script, const char *axis, double low, double high
     }
     fprintf(script, "set logscale %s; set %srange [%.6g : %.6g]; set %stics (", axis, axis, bottom,
             top, axis);
-    for (double at = ceil(bottom / even.step - 1e-9) * even.step; narrow && at <= top * (1 + 1e-9);
-         at += even.step)
+    double step = narrow ? even_marks(even.step, bottom, top, room / size) : 1;
+    for (double at = ceil(bottom / step - 1e-9) * step; narrow && at <= top * (1 + 1e-9);
+         at += step)
         put_tick(script, at, &first);
     log_marks marks = choose_marks(log10(top / bottom), room, size);
     for (double power = floor(log10(bottom) + 1e-9); !narrow && power <= log10(top) + 1e-9;

@@ -263,8 +263,9 @@ static int put_summary(FILE *out, const report *r, status *st) {
     if (report_summary(out, r, st))
         return FAILED;
     fputs(
-        "<p class=\"soft\">Below a number stands its 95 % interval. It covers the choice of text "
-        "and not the training seed: two models differ by more than it shows, and one run of each "
+        "<p class=\"soft\">Below a number stands its 95 % interval, where there are 8 "
+        "sequences that do not overlap. It covers the choice of text and not the training seed: "
+        "two models differ by more than it shows, and one run of each "
         "does not say that one method is better than another. Null: the mean over sites of random "
         "queries whose logits vary as much as those of the trained ones; by chance alone a site "
         "lies above all R draws once in R + 1. A mean over sites leaves out sites with one "

@@ -125,7 +125,9 @@ static bool put_tokens(FILE *out, const model_tables *t) {
     if (!sequences || !tokens)
         return false;
     put_count(out, tokens);
-    html_print(out, " in %s sequences", sequences);
+    html_print(out, " in %s %s", sequences, strcmp(sequences, "1") == 0 ? "sequence" : "sequences");
+    if (isnan(run_number(t->depth, "loss_low")) && !isnan(run_number(t->depth, "loss")))
+        fputs("<small>fewer than 8 that do not overlap: no intervals</small>", out);
     return true;
 }
 

@@ -57,16 +57,23 @@ static int add_lift(void *context, const routing_view_row *row, status *st) {
 int draw_kind_mass(const table *from, sheet *s, status *st) {
     static const routing_view_columns mass = {{"head", "kind"}, {"kind_mass", "low", "high"}};
     static const routing_view_columns lift = {{"head", "kind"}, {"lift", "low_lift", "high_lift"}};
-    static const char *const names[] = {
-        "kind_mass, before attention and at final", "kind_mass, before the MLP",
-        "lift, before attention and at final", "lift, before the MLP"};
+    static const char *const names[] = {"kind_mass, before attention",
+                                        "kind_mass, before the MLP",
+                                        "lift, before attention",
+                                        "lift, before the MLP",
+                                        "kind_mass, before attention and at final",
+                                        "lift, before attention and at final"};
     routing_view view;
     if (routing_view_init(&view, from, st))
         return FAILED;
+    bool final = false;
+    for (size_t i = 0; i < view.sites; i++)
+        final = final || view.site[i].kind == SITE_FINAL;
     depth_panel panel[KIND_PANELS];
     for (size_t i = 0; i < KIND_PANELS; i++)
-        panel[i] = (depth_panel){
-            .name = names[i], .units = i < LIFT_ATTN ? "weight" : "1 = uniform", .from_zero = true};
+        panel[i] = (depth_panel){.name = names[final && i % 2 == 0 ? KIND_PANELS + i / 2 : i],
+                                 .units = i < LIFT_ATTN ? "weight" : "1 = uniform",
+                                 .from_zero = true};
     kind_panels all = {&view, panel};
     int result = routing_view_rows(&view, "KND", &mass, add_mass, &all, st);
     if (!result)

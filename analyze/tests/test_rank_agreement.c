@@ -38,6 +38,51 @@ static void ties_take_mid_ranks(void **state) {
     assert_true(isnan(rank_agreement_of(x, hole, 4, scratch).spearman));
 }
 
+/* Perfect in the data, noisy in the resamples: an interval ends at 1, where it is the value, and
+ * says less where the items are few. */
+static void intervals_stay_within_1(void **state) {
+    (void)state;
+    enum { ITEMS = 5, UNITS = 8, DRAWS = 101 };
+    static double score[UNITS][ITEMS], loss[UNITS][ITEMS], x[DRAWS * ITEMS], y[DRAWS * ITEMS];
+    const double weight[UNITS] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const size_t unit[UNITS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (size_t u = 0; u < UNITS; u++)
+        for (size_t i = 0; i < ITEMS; i++) {
+            score[u][i] = (double)i;
+            loss[u][i] = (double)i + 9 * sin((double)(u * u * 5 + i * 7)) * (u % 2 ? 1 : -1);
+        }
+    for (size_t i = 0; i < ITEMS; i++) { /* the mean over units is the rank itself */
+        double off = 0;
+        for (size_t u = 0; u < UNITS; u++)
+            off += (loss[u][i] - (double)i) / UNITS;
+        for (size_t u = 0; u < UNITS; u++)
+            loss[u][i] -= off;
+    }
+    status st;
+    bootstrap *b;
+    interval rho, tau;
+    const bootstrap_options options = {.sequences = UNITS,
+                                       .weight = weight,
+                                       .unit = unit,
+                                       .units = UNITS,
+                                       .resamples = DRAWS - 1,
+                                       .seed = 1,
+                                       .level = 0.95};
+    assert_int_equal(bootstrap_create(&options, &b, &st), DONE);
+    assert_int_equal(bootstrap_means(b, score[0], ITEMS, NULL, ITEMS, x, &st), DONE);
+    for (int sign = 1; sign >= -1; sign -= 2) {
+        assert_int_equal(bootstrap_means(b, loss[0], ITEMS, NULL, ITEMS, y, &st), DONE);
+        for (size_t i = 0; i < DRAWS * ITEMS; i++)
+            y[i] *= sign;
+        assert_int_equal(rank_agreement_intervals(b, x, y, ITEMS, &rho, &tau, &st), DONE);
+        assert_true(rho.value == sign && tau.value == sign);
+        assert_true(sign > 0 ? rho.high == 1 && tau.high == 1 : rho.low == -1 && tau.low == -1);
+        assert_true(sign > 0 ? rho.low < 0.9 && tau.low < 0.9 : rho.high > -0.9 && tau.high > -0.9);
+        assert_true(rho.low >= -1 && rho.high <= 1 && tau.low >= -1 && tau.high <= 1);
+    }
+    bootstrap_free(b);
+}
+
 /* The published two-sided 5 % table; beyond nine items the t approximation. */
 static void thresholds(void **state) {
     (void)state;
@@ -80,6 +125,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(orders),
         cmocka_unit_test(ties_take_mid_ranks),
+        cmocka_unit_test(intervals_stay_within_1),
         cmocka_unit_test(thresholds),
         cmocka_unit_test(agreeing_slices),
         cmocka_unit_test(cancelling_slices),

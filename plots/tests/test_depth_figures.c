@@ -200,6 +200,16 @@ static void zeros_have_no_place_on_a_log_axis(void **state) {
     drawn_free(&d);
 }
 
+/* Even marks crowd towards the top of a logarithmic axis; between 2 and 6 each second one stays. */
+static void marks_of_a_narrow_log_axis_have_room(void **state) {
+    (void)state;
+    drawn d =
+        draw_runs("magnitude_by_depth",
+                  (shape[]){{.layers = 3, .model = "m/a"}, {.layers = 3, .model = "m/b"}, {0}});
+    assert_has(d.script, "set logscale y; set yrange [2 : 6]; set ytics ('2' 2, '4' 4, '6' 6)");
+    drawn_free(&d);
+}
+
 /* ---- Runs ---- */
 
 static void every_run_has_its_look_and_its_own_depth(void **state) {
@@ -420,6 +430,7 @@ int main(void) {
         cmocka_unit_test(full_modes_have_no_running_sum),
         cmocka_unit_test(nothing_but_undefined_numbers_is_not_drawn),
         cmocka_unit_test(zeros_have_no_place_on_a_log_axis),
+        cmocka_unit_test(marks_of_a_narrow_log_axis_have_room),
         cmocka_unit_test(every_run_has_its_look_and_its_own_depth),
         cmocka_unit_test(the_script_names_every_table),
         cmocka_unit_test(more_runs_than_can_be_told_apart_are_left_out),

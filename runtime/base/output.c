@@ -22,6 +22,26 @@ static void output_free(output *out) {
     free(out);
 }
 
+int output_beside(const char *path, const char *suffix, char **name, status *st) {
+    *name = NULL;
+    if (!path || strcmp(path, "-") == 0)
+        return DONE;
+    if (!*path)
+        return status_fail(st, "output: the file name is empty");
+    struct stat file;
+    const bool exists = stat(path, &file) == 0;
+    if (exists && S_ISDIR(file.st_mode))
+        return status_fail(st, "%s: is a folder, expected the name of a file to write", path);
+    /* A device or a pipe must not be replaced by a regular file, nor have one beside it. */
+    if (exists && !S_ISREG(file.st_mode))
+        return DONE;
+    const size_t bytes = strlen(path) + strlen(suffix) + 1;
+    if (!(*name = mem_array(bytes, 1, "a path", st)))
+        return FAILED;
+    snprintf(*name, bytes, "%s%s", path, suffix);
+    return DONE;
+}
+
 int output_open(const char *path, output **out, status *st) {
     *out = NULL;
     output *fresh = mem_array(1, sizeof *fresh, "output", st);
@@ -32,27 +52,8 @@ int output_open(const char *path, output **out, status *st) {
         *out = fresh;
         return DONE;
     }
-    if (!*path) {
-        status_fail(st, "output: the file name is empty");
+    if (output_beside(path, ".partial", &fresh->partial, st) || !(fresh->path = mem_text(path, st)))
         goto fail;
-    }
-    fresh->path = mem_text(path, st);
-    if (!fresh->path)
-        goto fail;
-    struct stat file;
-    bool exists = stat(path, &file) == 0;
-    if (exists && S_ISDIR(file.st_mode)) {
-        status_fail(st, "%s: is a folder, expected the name of a file to write", path);
-        goto fail;
-    }
-    /* A device or a pipe must not be replaced by a regular file. */
-    if (!exists || S_ISREG(file.st_mode)) {
-        size_t bytes = strlen(path) + sizeof ".partial";
-        fresh->partial = mem_array(bytes, 1, "output", st);
-        if (!fresh->partial)
-            goto fail;
-        snprintf(fresh->partial, bytes, "%s.partial", path);
-    }
     const char *name = fresh->partial ? fresh->partial : path;
     fresh->stream = fopen(name, "we");
     if (!fresh->stream) {

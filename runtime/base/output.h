@@ -23,6 +23,11 @@ FILE *output_stream(output *out);
 int output_commit(output *out, status *st) MUST_USE;
 void output_abandon(output *out); /* removes the partial file and frees `out`; NULL allowed */
 
+/* PATH with `suffix`: the name of a file kept beside the output while that is made. NULL where the
+ * output is standard output, a device or a pipe. Fails as output_open does for an empty name and a
+ * folder, so that a long run can ask first. Freed by the caller. */
+int output_beside(const char *path, const char *suffix, char **name, status *st) MUST_USE;
+
 /* mkdir -p. */
 int folder_make(const char *path, status *st) MUST_USE;
 
