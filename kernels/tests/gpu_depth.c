@@ -189,8 +189,9 @@ static void run_axis(const axis_case *c, const kernels *k, backend *device, bool
     }
 }
 
-/* Sums are means times tokens: errors count by token. NaN must meet NaN. The worst are signed shares,
- * which divide by <mix, mix>: of slices of two channels that can be near 0 (2.1e-5 measured). */
+/* Sums are means times tokens: errors count by token. NaN must meet NaN. The worst are signed
+ * shares, which divide by <mix, mix>: of slices of two channels that can be near 0 (2.1e-5
+ * measured). */
 static void compare_sums(const char *what, const double *got, const double *want, size_t count,
                          double tokens, const char *detail) {
     double worst = 0;
