@@ -358,7 +358,8 @@ int ablation_effect(const ablation *a, const bootstrap *b, size_t index, effect 
     }
     out->mass_moved = i->edited ? moved / tokens / (double)i->edited : 0;
     out->lift = out->mass_moved / i->share;
-    out->p = bootstrap_significance(b, &out->delta_loss);
+    /* Nothing edited is no test: it would only weaken those that are. */
+    out->p = i->edited ? bootstrap_significance(b, &out->delta_loss) : NAN;
     out->q = NAN;
     out->class = EFFECT_UNDECIDED;
     return DONE;

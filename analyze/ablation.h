@@ -47,7 +47,7 @@ typedef struct effect {
     double mass_moved;       /* mean over tokens, edited sites and edited heads */
     double lift; /* mass moved over the part of the sources that is edited; NaN where the
                     edit takes no sources */
-    double p, q; /* two-sided; after Benjamini-Hochberg */
+    double p, q; /* two-sided; after Benjamini-Hochberg; NaN where nothing was edited */
     effect_class class;
 } effect;
 
