@@ -78,7 +78,8 @@ OBJECTS := $(SOURCES:%.c=$(OUT)/%.o)
 PLUGIN := $(if $(and $(NVCC),$(wildcard kernels/cuda/plugin.c),$(if $(asan),,yes)),\
     $(OUT)/fathom-cuda.so)
 PLUGIN_CUDA := $(wildcard kernels/cuda/*.cu)
-PLUGIN_C := kernels/cuda/plugin.c kernels/routing_sums.c runtime/base/status.c runtime/base/version.c
+PLUGIN_C := kernels/cuda/plugin.c kernels/depth_plan.c kernels/routing_sums.c runtime/base/status.c \
+    runtime/base/version.c
 PLUGIN_OBJECTS := $(PLUGIN_CUDA:%.cu=$(OUT)/plugin/%.o) $(PLUGIN_C:%.c=$(OUT)/plugin/%.o)
 TEST_PROGRAMS := $(foreach t,$(TESTS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))
 GPU_PROGRAMS := $(foreach t,$(GPU_CHECKS:.c=),$(OUT)/tests/$(subst /tests/,/,$t))

@@ -16,6 +16,8 @@
 #ifndef FATHOM_DEPTH_PLAN_H
 #define FATHOM_DEPTH_PLAN_H
 
+#include "runtime/base/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -95,5 +97,36 @@ typedef struct depth_plan {
     size_t sites;
     const depth_site *site; /* [sites] in reading order */
 } depth_plan;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Fails where the plan contradicts itself: heads that do not divide the width, a slot, operand,
+ * base or source that is none. */
+int depth_plan_check(const depth_plan *plan, status *st) MUST_USE;
+
+/* Who uses a value, for the backward pass. */
+typedef enum use_kind { USE_SOURCE, USE_BASE, USE_ADDED, USE_SUBTRACTED } use_kind;
+
+typedef struct value_use {
+    use_kind kind;
+    size_t by;       /* the site, or for USE_ADDED and USE_SUBTRACTED the value */
+    size_t position; /* USE_SOURCE: among the site's sources */
+} value_use;
+
+typedef struct value_uses {
+    value_use *use; /* [total] those of value v at first[v] .. first[v + 1] - 1 */
+    size_t *first;  /* [values + 1] */
+    size_t total;
+} value_uses;
+
+/* Of a plan that depth_plan_check accepts. Can be cleared after a failure too. */
+int value_uses_init(value_uses *uses, const depth_plan *plan, status *st) MUST_USE;
+void value_uses_clear(value_uses *uses);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

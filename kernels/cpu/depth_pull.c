@@ -18,14 +18,6 @@ enum { PULL_TILE = 64 };
 
 /* ---- who uses a value ---- */
 
-typedef enum use_kind { USE_SOURCE, USE_BASE, USE_ADDED, USE_SUBTRACTED } use_kind;
-
-typedef struct value_use {
-    use_kind kind;
-    size_t by;       /* the site, or for USE_ADDED and USE_SUBTRACTED the value */
-    size_t position; /* USE_SOURCE: among the site's sources */
-} value_use;
-
 /* A site with several sources, of which the value is one. */
 typedef struct reader {
     size_t site, position, sources;
@@ -42,70 +34,25 @@ typedef struct term {
 } term;
 
 struct depth_uses {
-    value_use *use; /* those of value v at first[v] .. first[v + 1] - 1 */
-    size_t *first;  /* [values + 1] */
+    value_uses of;
     reader *reader; /* of the value being pulled; room for every use */
     term *term;     /* likewise, three of a use */
 };
 
-/* Enters a use where `at` says, or without `use` counts it there. */
-static void note(value_use *use, size_t *at, int value, value_use entry) {
-    if (use)
-        use[at[value]] = entry;
-    at[value]++;
-}
-
-static void list_uses(const depth_plan *plan, value_use *use, size_t *at) {
-    for (size_t s = 0; s < plan->sites; s++) {
-        const depth_site *site = &plan->site[s];
-        if (site->base != NO_VALUE)
-            note(use, at, site->base, (value_use){USE_BASE, s, 0});
-        for (size_t i = 0; i < (size_t)site->sources; i++)
-            note(use, at, site->source[i], (value_use){USE_SOURCE, s, i});
-    }
-    for (size_t v = 0; v < plan->values; v++) {
-        const depth_value *value = &plan->value[v];
-        if (value->kind != VALUE_ADD && value->kind != VALUE_SUB)
-            continue;
-        note(use, at, value->a, (value_use){USE_ADDED, v, 0});
-        note(use, at, value->b,
-             (value_use){value->kind == VALUE_ADD ? USE_ADDED : USE_SUBTRACTED, v, 0});
-    }
-}
-
 int cpu_depth_uses_create(depth *axis, status *st) {
-    const depth_plan *plan = axis->plan;
-    int rc = FAILED;
-    size_t total = 0;
-    size_t *at = mem_array(plan->values, sizeof *at, "uses of depth values", st);
     depth_uses *uses = axis->uses = mem_array(1, sizeof *uses, "uses of depth values", st);
-    if (!at || !uses ||
-        !(uses->first = mem_array(plan->values + 1, sizeof *uses->first, "uses", st)))
-        goto done;
-    list_uses(plan, NULL, at);
-    for (size_t v = 0; v < plan->values; v++) {
-        uses->first[v] = total;
-        total += at[v];
-        at[v] = uses->first[v];
-    }
-    uses->first[plan->values] = total;
-    uses->use = mem_array(total, sizeof *uses->use, "uses of depth values", st);
+    if (!uses || value_uses_init(&uses->of, axis->plan, st))
+        return FAILED;
+    const size_t total = uses->of.total;
     uses->reader = mem_array(total, sizeof *uses->reader, "uses of depth values", st);
     uses->term = mem_array(total, 3 * sizeof *uses->term, "uses of depth values", st);
-    if (!uses->use || !uses->reader || !uses->term)
-        goto done;
-    list_uses(plan, uses->use, at);
-    rc = DONE;
-done:
-    free(at);
-    return rc;
+    return uses->reader && uses->term ? DONE : FAILED;
 }
 
 void cpu_depth_uses_free(depth_uses *uses) {
     if (!uses)
         return;
-    free(uses->use);
-    free(uses->first);
+    value_uses_clear(&uses->of);
     free(uses->reader);
     free(uses->term);
     free(uses);
@@ -249,8 +196,8 @@ static void add_parts(depth *axis, const pulling *p, const float *part, size_t t
 /* What reaches a value: fills the object's readers and terms. */
 static int find_readers(depth *axis, size_t v, pulling *p, status *st) {
     depth_uses *uses = axis->uses;
-    for (size_t i = uses->first[v]; i < uses->first[v + 1]; i++) {
-        const value_use *use = &uses->use[i];
+    for (size_t i = uses->of.first[v]; i < uses->of.first[v + 1]; i++) {
+        const value_use *use = &uses->of.use[i];
         if (use->kind == USE_ADDED || use->kind == USE_SUBTRACTED) {
             const buffer *from = axis->value[use->by].d_value;
             uses->term[p->terms++] = (term){from, use->kind == USE_SUBTRACTED};

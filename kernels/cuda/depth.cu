@@ -170,41 +170,15 @@ static int run_steps(depth *axis, const make_step *steps, size_t count, size_t r
 
 /* ---- creating ---- */
 
-static int check_values(const depth_plan *plan, status *st) {
-    if (plan->width == 0 || plan->heads == 0 || plan->width % plan->heads)
-        return status_fail(st, "depth plan: %zu routing heads do not divide the width %zu",
-                           plan->heads, plan->width);
+static int check_width(const depth_plan *plan, status *st) {
     if (plan->width > (1u << 24))
         return status_fail(st, "depth plan: width %zu, expected at most %d", plan->width, 1 << 24);
-    for (size_t v = 0; v < plan->values; v++) {
-        const depth_value *value = &plan->value[v];
-        const bool stored = value->kind != VALUE_NULL && value->kind != VALUE_ZERO;
-        if (stored && (value->slot < 0 || (size_t)value->slot >= plan->slots))
-            return status_fail(st, "depth plan: value %zu: slot %d of %zu", v, value->slot,
-                               plan->slots);
-        if ((value->kind == VALUE_ADD || value->kind == VALUE_SUB) &&
-            (value->a < 0 || value->b < 0 || (size_t)value->a >= v || (size_t)value->b >= v))
-            return status_fail(st, "depth plan: value %zu: operands %d and %d are not earlier", v,
-                               value->a, value->b);
-        if (value->kind == VALUE_NULL && (value->a < 0 || (size_t)value->a >= plan->sites))
-            return status_fail(st, "depth plan: value %zu: null source of site %d of %zu", v,
-                               value->a, plan->sites);
-    }
     return DONE;
 }
 
 static int check_site(const depth_plan *plan, size_t s, const site_weights *weights, status *st) {
     const depth_site *site = &plan->site[s];
     const size_t width = plan->width;
-    if (site->base != NO_VALUE && (site->base < 0 || (size_t)site->base >= plan->values))
-        return status_fail(st, "depth plan: site %zu: base %d of %zu values", s, site->base,
-                           plan->values);
-    if (site->sources < 0)
-        return status_fail(st, "depth plan: site %zu: %d sources", s, site->sources);
-    for (int i = 0; i < site->sources; i++)
-        if (site->source[i] < 0 || (size_t)site->source[i] >= plan->values)
-            return status_fail(st, "depth plan: site %zu: source %d of %zu values", s,
-                               site->source[i], plan->values);
     if (site->sources && (cuda_holds(weights->query, false, 1, width, "depth: query", st) ||
                           cuda_holds(weights->gain, false, 1, width, "depth: gain", st)))
         return status_prefix(st, "site %zu", s);
@@ -359,7 +333,7 @@ static int create_table(depth *axis, status *st) {
 static int create_parts(depth *axis, const depth_options *options, status *st) {
     const depth_plan *plan = axis->plan;
     size_t elements;
-    if (check_values(plan, st))
+    if (depth_plan_check(plan, st) || check_width(plan, st))
         return FAILED;
     if (__builtin_mul_overflow(options->max_rows, plan->width, &elements))
         return status_fail(st, "depth axis: %zu rows of width %zu are too many", options->max_rows,

@@ -13,47 +13,13 @@
 
 /* ---- who uses a value ---- */
 
-typedef enum use_kind { USE_SOURCE, USE_BASE, USE_ADDED, USE_SUBTRACTED } use_kind;
-
-typedef struct value_use {
-    use_kind kind;
-    size_t by;       /* the site, or for USE_ADDED and USE_SUBTRACTED the value */
-    size_t position; /* USE_SOURCE: among the site's sources */
-} value_use;
-
 struct depth_uses {
-    value_use *use;        /* those of value v at first[v] .. first[v + 1] - 1 */
-    size_t *first;         /* [values + 1] */
+    value_uses of;
     reader *reader;        /* device: likewise, the readers of a value first */
     int *readers;          /* [values] */
     term *term;            /* of the value being pulled, three of a use */
     pull_kernel many, few; /* by the rows of the batch */
 };
-
-/* Enters a use where `at` says, or without `use` counts it there. */
-static void note(value_use *use, size_t *at, int value, value_use entry) {
-    if (use)
-        use[at[value]] = entry;
-    at[value]++;
-}
-
-static void list_uses(const depth_plan *plan, value_use *use, size_t *at) {
-    for (size_t s = 0; s < plan->sites; s++) {
-        const depth_site *site = &plan->site[s];
-        if (site->base != NO_VALUE)
-            note(use, at, site->base, (value_use){USE_BASE, s, 0});
-        for (size_t i = 0; i < (size_t)site->sources; i++)
-            note(use, at, site->source[i], (value_use){USE_SOURCE, s, i});
-    }
-    for (size_t v = 0; v < plan->values; v++) {
-        const depth_value *value = &plan->value[v];
-        if (value->kind != VALUE_ADD && value->kind != VALUE_SUB)
-            continue;
-        note(use, at, value->a, (value_use){USE_ADDED, v, 0});
-        note(use, at, value->b,
-             (value_use){value->kind == VALUE_ADD ? USE_ADDED : USE_SUBTRACTED, v, 0});
-    }
-}
 
 /* The readers of every value, on the device. */
 static int create_readers(depth *axis, size_t total, status *st) {
@@ -63,10 +29,10 @@ static int create_readers(depth *axis, size_t total, status *st) {
     if (!readers)
         return FAILED;
     for (size_t v = 0; v < plan->values; v++)
-        for (size_t i = uses->first[v]; i < uses->first[v + 1]; i++) {
-            const value_use *use = &uses->use[i];
+        for (size_t i = uses->of.first[v]; i < uses->of.first[v + 1]; i++) {
+            const value_use *use = &uses->of.use[i];
             if (use->kind == USE_SOURCE && plan->site[use->by].sources > 1)
-                readers[uses->first[v] + (size_t)uses->readers[v]++] =
+                readers[uses->of.first[v] + (size_t)uses->readers[v]++] =
                     (reader){(int)use->by, (int)use->position};
         }
     const int rc = depth_memory(axis, total, sizeof *readers, (void **)&uses->reader, st) ||
@@ -77,43 +43,24 @@ static int create_readers(depth *axis, size_t total, status *st) {
 
 int depth_uses_create(depth *axis, status *st) {
     const depth_plan *plan = axis->plan;
-    int rc = FAILED;
-    size_t total = 0;
-    size_t *at = (size_t *)mem_array(plan->values, sizeof *at, "uses of depth values", st);
     depth_uses *uses = (depth_uses *)mem_array(1, sizeof *uses, "uses of depth values", st);
     axis->uses = uses;
-    if (!at || !uses)
-        goto done;
-    uses->first = (size_t *)mem_array(plan->values + 1, sizeof *uses->first, "uses", st);
+    if (!uses || value_uses_init(&uses->of, plan, st))
+        return FAILED;
+    const size_t total = uses->of.total;
     uses->readers = (int *)mem_array(plan->values, sizeof *uses->readers, "uses", st);
-    if (!uses->first || !uses->readers)
-        goto done;
-    list_uses(plan, NULL, at);
-    for (size_t v = 0; v < plan->values; v++) {
-        uses->first[v] = total;
-        total += at[v];
-        at[v] = uses->first[v];
-    }
-    uses->first[plan->values] = total;
-    uses->use = (value_use *)mem_array(total, sizeof *uses->use, "uses of depth values", st);
     uses->term = (term *)mem_array(total, 3 * sizeof *uses->term, "uses of depth values", st);
-    if (!uses->use || !uses->term)
-        goto done;
-    list_uses(plan, uses->use, at);
-    rc = create_readers(axis, total, st) || depth_pull_choose(axis, false, &uses->many, st) ||
-                 depth_pull_choose(axis, true, &uses->few, st)
-             ? FAILED
-             : DONE;
-done:
-    free(at);
-    return rc;
+    if (!uses->readers || !uses->term || create_readers(axis, total, st) ||
+        depth_pull_choose(axis, false, &uses->many, st) ||
+        depth_pull_choose(axis, true, &uses->few, st))
+        return FAILED;
+    return DONE;
 }
 
 void depth_uses_free(depth_uses *uses) {
     if (!uses)
         return;
-    free(uses->use);
-    free(uses->first);
+    value_uses_clear(&uses->of);
     free(uses->readers);
     free(uses->term);
     free(uses);
@@ -310,8 +257,8 @@ static void pull_by_row(const depth *axis, const pulling *p) {
 static int find_terms(depth *axis, size_t v, size_t *count, status *st) {
     depth_uses *uses = axis->uses;
     *count = 0;
-    for (size_t i = uses->first[v]; i < uses->first[v + 1]; i++) {
-        const value_use *use = &uses->use[i];
+    for (size_t i = uses->of.first[v]; i < uses->of.first[v + 1]; i++) {
+        const value_use *use = &uses->of.use[i];
         term *to = uses->term + *count;
         if (use->kind == USE_ADDED || use->kind == USE_SUBTRACTED) {
             *to = (term){axis->value[use->by].d_value->data,
@@ -341,8 +288,8 @@ static int find_terms(depth *axis, size_t v, size_t *count, status *st) {
 /* The buffer that a single term is, or NULL. */
 static const buffer *single_term(const depth *axis, size_t v) {
     const depth_uses *uses = axis->uses;
-    const value_use *use = &uses->use[uses->first[v]];
-    const size_t count = uses->first[v + 1] - uses->first[v];
+    const value_use *use = &uses->of.use[uses->of.first[v]];
+    const size_t count = uses->of.first[v + 1] - uses->of.first[v];
     if (count != 1 || use->kind == USE_SUBTRACTED)
         return NULL;
     if (use->kind == USE_ADDED)
@@ -400,10 +347,10 @@ static int run_pull(depth *axis, pulling *p, size_t terms, status *st) {
 static void note_mixes(const depth *axis, size_t v, const void **d_mix) {
     const depth_uses *uses = axis->uses;
     size_t count = 0;
-    for (size_t i = uses->first[v]; i < uses->first[v + 1] && count < NOTED; i++) {
-        const depth_site *planned = &axis->plan->site[uses->use[i].by];
-        const site_back *back = axis->site[uses->use[i].by].back;
-        if (uses->use[i].kind == USE_SOURCE && planned->sources > 1)
+    for (size_t i = uses->of.first[v]; i < uses->of.first[v + 1] && count < NOTED; i++) {
+        const depth_site *planned = &axis->plan->site[uses->of.use[i].by];
+        const site_back *back = axis->site[uses->of.use[i].by].back;
+        if (uses->of.use[i].kind == USE_SOURCE && planned->sources > 1)
             d_mix[count++] = depth_gated(planned) ? back->mix->data : back->d_in->data;
     }
 }
@@ -427,7 +374,7 @@ static int pull_value(depth *axis, size_t v, status *st) {
     pulling p = {};
     p.view = axis->view + v;
     p.back = axis->back;
-    p.reader = axis->uses->reader + axis->uses->first[v];
+    p.reader = axis->uses->reader + axis->uses->of.first[v];
     p.readers = axis->uses->readers[v];
     note_mixes(axis, v, p.d_mix);
     p.rows = axis->layout.rows;

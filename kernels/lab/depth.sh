@@ -16,7 +16,7 @@ done
 compile alone kernels/lab/alone.cu &
 compile lab kernels/lab/depth.cu &
 compile streams kernels/lab/streams.cu &
-for file in runtime/base/status kernels/routing_sums; do
+for file in runtime/base/status kernels/depth_plan kernels/routing_sums; do
     cc -O2 -std=c17 -I. -c -o "$out/$(basename $file).o" $file.c &
     objects="$objects $out/$(basename $file).o"
 done
